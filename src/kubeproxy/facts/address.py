@@ -1,0 +1,106 @@
+"""Addresses and networks as canonical text.
+
+API objects may spell an address in several ways (leading zeros, IPv4-mapped IPv6, upper case).
+Everything behind `api.decode` sees one spelling, so that equal addresses are equal strings.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+
+from kubeproxy.facts.ids import Family
+
+_PLAIN_IPV4 = re.compile(
+    r"(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)", re.ASCII
+)
+_LONGEST_ADDRESS = 128
+"""No spelling of an address needs more; a longer text is refused before it is looked at."""
+
+
+def parse_ip(text: str) -> tuple[Family, str] | None:
+    """Family and canonical text of an address, or None.
+
+    "Sloppy" like upstream: IPv4 numbers may have leading zeros and are decimal; an IPv4-mapped
+    IPv6 address is an IPv4 address.
+    """
+    if _PLAIN_IPV4.fullmatch(text):
+        return Family.IPV4, text
+    if len(text) > _LONGEST_ADDRESS:
+        return None
+    if ":" in text:
+        return _parse_ipv6(text)
+    stripped = _strip_zeros(text)
+    return (Family.IPV4, stripped) if stripped else None
+
+
+def _strip_zeros(text: str) -> str | None:
+    """Dotted IPv4 without leading zeros, or None if it is no IPv4 address."""
+    parts = text.split(".")
+    if len(parts) != 4 or not all(part.isascii() and part.isdigit() for part in parts):
+        return None
+    numbers = [int(part) for part in parts]
+    return ".".join(map(str, numbers)) if max(numbers) < 256 else None
+
+
+def _parse_ipv6(text: str) -> tuple[Family, str] | None:
+    if "%" in text:
+        return None
+    head, _, tail = text.rpartition(":")
+    if "." in tail:
+        stripped = _strip_zeros(tail)
+        if stripped is None:
+            return None
+        text = f"{head}:{stripped}"
+    try:
+        address = ipaddress.IPv6Address(text)
+    except ValueError:
+        return None
+    if address.ipv4_mapped is not None:
+        return Family.IPV4, str(address.ipv4_mapped)
+    return Family.IPV6, address.compressed
+
+
+def parse_cidr(text: str) -> tuple[Family, str] | None:
+    """Family and canonical (masked) text of a network, or None."""
+    base, slash, length = text.partition("/")
+    parsed = parse_ip(base)
+    if parsed is None or not slash or not (length.isascii() and length.isdigit()):
+        return None
+    family, address = parsed
+    # A mapped address counts as IPv4, but its prefix length was written for 128 bits.
+    prefix = int(length[-_LONGEST_ADDRESS:]) - (96 if ":" in base and family is Family.IPV4 else 0)
+    if not 0 <= prefix <= family.bits:
+        return None
+    return family, str(ipaddress.ip_network(f"{address}/{prefix}", strict=False))
+
+
+def family_of(address_or_cidr: str) -> Family:
+    """Family of a canonical text."""
+    return Family.IPV6 if ":" in address_or_cidr else Family.IPV4
+
+
+def is_zero_cidr(cidr: str) -> bool:
+    """Does this canonical network contain every address of its family?"""
+    return cidr.endswith("/0")
+
+
+def is_loopback(address: str) -> bool:
+    """Is this canonical address a loopback address?"""
+    return address == "::1" or address.startswith("127.")
+
+
+def contains(cidr: str, address: str) -> bool:
+    """Does the canonical network contain the canonical address of the same family?"""
+    network = ipaddress.ip_network(cidr)
+    return family_of(cidr) is family_of(address) and ipaddress.ip_address(address) in network
+
+
+def contained_in_any(address: str, cidrs: Iterable[str]) -> bool:
+    return any(contains(cidr, address) for cidr in cidrs)
+
+
+def join_host_port(address: str, port: int) -> str:
+    """`10.0.0.1:80` or `[fd00::1]:80`."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
