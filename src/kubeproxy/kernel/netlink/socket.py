@@ -1,0 +1,258 @@
+"""A small netlink socket: requests, dumps, batches and multicast reading.
+
+Why: the kernel answers netlink requests inside `sendmsg`, so a plain, synchronous socket is both
+the fastest and the simplest tool; only multicast news has to be waited for. Promise: every
+refusal becomes a `KernelError` with the kernel's own words, a dump that the kernel marks as
+inconsistent is read again, every wait has a limit. Leaves to others: what the messages mean.
+
+A socket belongs to the network namespace that was current when it was opened.
+"""
+
+import asyncio
+import errno as errnos
+import os
+import select
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+from kubeproxy.errors import Busy, Drifted, KernelError, Rejected
+from kubeproxy.kernel.netlink import codec
+from kubeproxy.kernel.netlink.codec import Failure, Message
+
+NETLINK_ROUTE = 0
+NETLINK_NETFILTER = 12
+NETLINK_GENERIC = 16
+
+_SOL_NETLINK = 270
+_ADD_MEMBERSHIP = 1
+_CAP_ACK = 10
+_EXT_ACK = 11
+_SO_SNDBUFFORCE = 32
+_SO_RCVBUFFORCE = 33
+
+_RECEIVE_BYTES = 1 << 18
+_DUMP_ATTEMPTS = 5
+_BUSY = frozenset({errnos.EAGAIN, errnos.EINTR, errnos.ETIMEDOUT, errnos.ENOBUFS, 85})
+"""85 is ERESTART: the ruleset changed while a transaction was prepared."""
+_DRIFTED = frozenset({errnos.ENOENT, errnos.EEXIST, errnos.EBUSY, errnos.ESRCH})
+
+
+def kernel_error(errno: int, what: str, detail: str = "") -> KernelError:
+    """The exception for a kernel error number, naming what was asked."""
+    words = detail or os.strerror(errno)
+    if errno in (errnos.EPERM, errnos.EACCES):
+        words += " (CAP_NET_ADMIN is needed in this network namespace)"
+    text = f"{what}: {words}"
+    if errno in _BUSY:
+        return Busy(text, errno=errno)
+    if errno in _DRIFTED:
+        return Drifted(text, errno=errno)
+    return Rejected(text, errno=errno)
+
+
+class NetlinkSocket:
+    """One netlink socket for requests, dumps and batches; not shared between tasks."""
+
+    def __init__(
+        self, protocol: int, *, timeout_seconds: float = 10.0, send_buffer: int = 1 << 20
+    ) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._seq = 0
+        self._send_buffer = 0
+        self._socket = _open(protocol)
+        self._view = memoryview(bytearray(_RECEIVE_BYTES))
+        self._ensure_send_buffer(send_buffer)
+
+    def __enter__(self) -> "NetlinkSocket":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the descriptor back; harmless when repeated."""
+        self._socket.close()
+
+    def reserve(self, count: int) -> int:
+        """First of `count` consecutive sequence numbers for a caller that frames by itself."""
+        first = self._seq + 1
+        self._seq += count
+        if self._seq >= 1 << 32:
+            first, self._seq = 1, count
+        return first
+
+    def request(self, kind: int, body: bytes, flags: int = 0, *, what: str = "") -> list[Message]:
+        """Send one message, wait for its acknowledgement, return what came before it."""
+        seq = self.reserve(1)
+        flags |= codec.NLM_F_REQUEST | codec.NLM_F_ACK
+        self._send(codec.message(kind, flags, seq, body))
+        replies: list[Message] = []
+        for reply in self._replies(seq, what):
+            if reply.type == codec.NLMSG_ERROR:
+                self._raise_failure(codec.parse_failure(reply), what)
+                return replies
+            replies.append(reply)
+        return replies
+
+    def dump(self, kind: int, body: bytes, flags: int = 0, *, what: str = "") -> list[Message]:
+        """All replies of a dump; read again when the kernel says it changed meanwhile."""
+        for _ in range(_DUMP_ATTEMPTS):
+            replies, complete = self._dump_once(kind, body, flags, what)
+            if complete:
+                return replies
+        raise Busy(
+            f"{what}: the kernel's table kept changing while it was read", errno=errnos.EINTR
+        )
+
+    def _dump_once(
+        self, kind: int, body: bytes, flags: int, what: str
+    ) -> tuple[list[Message], bool]:
+        seq = self.reserve(1)
+        self._send(codec.message(kind, flags | codec.NLM_F_REQUEST | codec.NLM_F_DUMP, seq, body))
+        replies: list[Message] = []
+        complete = True
+        for reply in self._replies(seq, what):
+            complete = complete and not reply.flags & codec.NLM_F_DUMP_INTR
+            if reply.type == codec.NLMSG_ERROR:
+                self._raise_failure(codec.parse_failure(reply), what)
+                break
+            if reply.type == codec.NLMSG_DONE:
+                self._raise_failure(_done_failure(reply), what)
+                break
+            replies.append(reply)
+        return replies, complete
+
+    def transact(self, datagram: bytes | bytearray) -> list[Failure]:
+        """Send one prepared datagram in one call; the refusals the kernel answered with.
+
+        For protocols whose kernel side works inside `sendmsg` and answers only failures.
+        """
+        self._ensure_send_buffer(len(datagram) + (1 << 16))
+        self._send(datagram)
+        failures: list[Failure] = []
+        while (data := self._receive_now()) is not None:
+            failures += [
+                failure
+                for reply in codec.iter_messages(data)
+                if reply.type == codec.NLMSG_ERROR and (failure := codec.parse_failure(reply)).errno
+            ]
+        return failures
+
+    def _send(self, datagram: bytes | bytearray) -> None:
+        try:
+            self._socket.send(datagram)
+        except OSError as error:
+            raise kernel_error(error.errno or errnos.EIO, "netlink send") from error
+
+    def _replies(self, seq: int, what: str) -> Iterator[Message]:
+        """Messages that answer `seq`; leftovers of an abandoned request are skipped."""
+        while True:
+            for reply in codec.iter_messages(self._receive(what)):
+                if reply.seq == seq:
+                    yield reply
+
+    def _receive(self, what: str) -> bytes:
+        data = self._receive_now()
+        if data is not None:
+            return data
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        if not poller.poll(self._timeout_seconds * 1000):
+            raise kernel_error(errnos.ETIMEDOUT, what or "netlink request")
+        return self._receive_now() or b""
+
+    def _receive_now(self) -> bytes | None:
+        try:
+            length = self._socket.recv_into(self._view)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise kernel_error(error.errno or errnos.EIO, "netlink receive") from error
+        return bytes(self._view[:length])
+
+    def _ensure_send_buffer(self, size: int) -> None:
+        if size > self._send_buffer:
+            _grow(self._socket, _SO_SNDBUFFORCE, socket.SO_SNDBUF, size)
+            self._send_buffer = size
+
+    @staticmethod
+    def _raise_failure(failure: Failure, what: str) -> None:
+        if failure.errno:
+            raise kernel_error(failure.errno, what or "netlink request", failure.text)
+
+
+class Overrun(KernelError):
+    """News was lost because it came faster than it was read: what was learned is incomplete."""
+
+
+class NetlinkMonitor:
+    """Multicast news of one protocol, read with asyncio."""
+
+    def __init__(self, protocol: int, groups: Sequence[int], *, receive_buffer: int = 1 << 22):
+        self._socket = _open(protocol)
+        _grow(self._socket, _SO_RCVBUFFORCE, socket.SO_RCVBUF, receive_buffer)
+        for group in groups:
+            self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
+
+    def __enter__(self) -> "NetlinkMonitor":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop listening; harmless when repeated."""
+        self._socket.close()
+
+    async def receive(self) -> list[Message]:
+        """The next datagram's messages; `Overrun` when the kernel had to drop some."""
+        loop = asyncio.get_running_loop()
+        try:
+            return list(codec.iter_messages(await loop.sock_recv(self._socket, _RECEIVE_BYTES)))
+        except OSError as error:
+            if error.errno == errnos.ENOBUFS:
+                raise Overrun("netlink news was lost", errno=errnos.ENOBUFS) from error
+            raise kernel_error(error.errno or errnos.EIO, "netlink monitor") from error
+
+    def receive_now(self) -> list[Message]:
+        """What has arrived already, without waiting; empty when nothing has."""
+        try:
+            return list(codec.iter_messages(self._socket.recv(_RECEIVE_BYTES)))
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            if error.errno == errnos.ENOBUFS:
+                raise Overrun("netlink news was lost", errno=errnos.ENOBUFS) from error
+            raise kernel_error(error.errno or errnos.EIO, "netlink monitor") from error
+
+    async def messages(self) -> AsyncIterator[Message]:
+        """Messages as they come, for ever; `Overrun` ends the iteration."""
+        while True:
+            for received in await self.receive():
+                yield received
+
+
+def _open(protocol: int) -> socket.socket:
+    try:
+        handle = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, protocol)
+    except OSError as error:
+        raise kernel_error(error.errno or errnos.EIO, f"netlink protocol {protocol}") from error
+    handle.bind((0, 0))
+    for option in (_CAP_ACK, _EXT_ACK):
+        handle.setsockopt(_SOL_NETLINK, option, 1)
+    return handle
+
+
+def _grow(handle: socket.socket, force: int, plain: int, size: int) -> None:
+    """Raise a buffer; the forced form needs CAP_NET_ADMIN, the plain one is capped by a sysctl."""
+    try:
+        handle.setsockopt(socket.SOL_SOCKET, force, size)
+    except PermissionError:
+        handle.setsockopt(socket.SOL_SOCKET, plain, size)
+
+
+def _done_failure(reply: Message) -> Failure:
+    """A dump may end with an error number inside NLMSG_DONE."""
+    number = int.from_bytes(reply.body[:4], sys.byteorder, signed=True) if reply.body else 0
+    return Failure(-number if number < 0 else 0, reply.seq)
