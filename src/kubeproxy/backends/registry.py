@@ -1,0 +1,31 @@
+"""The modes there are. A new mode is a folder and one line here.
+
+Each entry is the import path of a `Mode`; it is imported only when chosen, so that starting one
+mode never pays for the others.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from kubeproxy.backends.base import Mode
+from kubeproxy.errors import Unsupported
+
+_MODES: dict[str, str] = {}
+
+
+def mode_names() -> tuple[str, ...]:
+    return tuple(_MODES)
+
+
+def load_mode(name: str) -> Mode:
+    """The mode of this name."""
+    try:
+        path = _MODES[name]
+    except KeyError:
+        known = ", ".join(_MODES)
+        raise Unsupported(f'there is no mode "{name}"; the modes are: {known}') from None
+    mode = import_module(path).MODE
+    if not isinstance(mode, Mode):
+        raise TypeError(f"{path}.MODE is not a Mode")
+    return mode

@@ -1,0 +1,79 @@
+"""What we know about endpoints: an address and port behind a Service, and slices of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from kubeproxy.facts.address import join_host_port
+from kubeproxy.facts.ids import Protocol, ServiceName
+
+NO_HINTS: frozenset[str] = frozenset()
+
+
+class Endpoint(Struct, frozen=True, gc=False):
+    """One address and port that may serve a service port."""
+
+    address: str
+    port: int
+    is_local: bool = False
+    is_ready: bool = True
+    is_serving: bool = True
+    is_terminating: bool = False
+    node_name: str = ""
+    zone_hints: frozenset[str] = NO_HINTS
+    node_hints: frozenset[str] = NO_HINTS
+
+    @property
+    def text(self) -> str:
+        """`ip:port` / `[ip]:port`: the endpoint's identity, and its place in sorted order."""
+        return join_host_port(self.address, self.port)
+
+
+class PortKey(NamedTuple):
+    """What joins a slice's port to a Service's port: the name and the protocol, not the number."""
+
+    name: str
+    protocol: Protocol
+
+
+class SliceFacts(Struct, frozen=True):
+    """One EndpointSlice, spread out: for each of its ports the endpoints that serve it."""
+
+    service: ServiceName
+    name: str
+    endpoints: tuple[tuple[PortKey, tuple[Endpoint, ...]], ...]
+
+    @property
+    def has_udp(self) -> bool:
+        return any(key.protocol is Protocol.UDP for key, _ in self.endpoints)
+
+
+def merge_slices(slices: Iterable[SliceFacts]) -> Mapping[PortKey, tuple[Endpoint, ...]]:
+    """Endpoints per port over all slices of one Service, sorted by their text.
+
+    Slices are taken in the order of their names, so the result does not depend on arrival.
+    """
+    merged: dict[PortKey, dict[str, Endpoint]] = {}
+    for facts in sorted(slices, key=_slice_name):
+        for key, endpoints in facts.endpoints:
+            _merge_into(merged.setdefault(key, {}), endpoints)
+    return {key: _in_order(found) for key, found in merged.items() if found}
+
+
+def _slice_name(facts: SliceFacts) -> str:
+    return facts.name
+
+
+def _merge_into(found: dict[str, Endpoint], endpoints: Sequence[Endpoint]) -> None:
+    """A running endpoint beats a terminating one, whichever slice comes first."""
+    for endpoint in endpoints:
+        text = endpoint.text
+        if text not in found or not endpoint.is_terminating:
+            found[text] = endpoint
+
+
+def _in_order(found: Mapping[str, Endpoint]) -> tuple[Endpoint, ...]:
+    return tuple(found[text] for text in sorted(found))

@@ -1,0 +1,154 @@
+"""The tables of facts of one IP family, and which Services changed since the last round.
+
+Events may repeat, arrive late or be a delete that was none: every call compares with what is held
+and says whether anything changed. The cost of a call is the size of one Service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from kubeproxy.facts.endpoint import Endpoint, PortKey, SliceFacts, merge_slices
+from kubeproxy.facts.ids import ServiceName
+from kubeproxy.facts.service import ServiceFacts
+
+LARGE_CLUSTER_ENDPOINTS = 1000
+"""Above this many endpoints upstream's iptables mode leaves out comments to save time."""
+
+
+class Dirty(Struct, frozen=True):
+    """What changed since the last round: Services to plan again, and why latency is measured."""
+
+    services: frozenset[ServiceName]
+    trigger_times: Mapping[ServiceName, tuple[float, ...]] = {}
+
+
+class _Pending(Struct):
+    """One Service's changes that no round has taken yet."""
+
+    previous: ServiceFacts | None
+    current: ServiceFacts | None
+
+
+class Store:
+    """Services and slices of one family, the dirty set, and the "both listed" gate."""
+
+    def __init__(self) -> None:
+        self._services: dict[ServiceName, ServiceFacts] = {}
+        self._slices: dict[ServiceName, dict[str, SliceFacts]] = {}
+        self._slice_owner: dict[tuple[str, str], ServiceName] = {}
+        self._pending_services: dict[ServiceName, _Pending] = {}
+        self._dirty_by_slices: set[ServiceName] = set()
+        self._trigger_times: dict[ServiceName, list[float]] = {}
+        self._endpoint_counts: dict[ServiceName, int] = {}
+        self._endpoint_total = 0
+        self.slice_changes_pending = 0
+
+    @property
+    def service_changes_pending(self) -> int:
+        return len(self._pending_services)
+
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self._pending_services or self._dirty_by_slices)
+
+    @property
+    def is_large(self) -> bool:
+        """As of the last time each Service was merged."""
+        return self._endpoint_total > LARGE_CLUSTER_ENDPOINTS
+
+    def names(self) -> frozenset[ServiceName]:
+        """Every Service that has an object or slices."""
+        return frozenset(self._services.keys() | self._slices.keys())
+
+    def service(self, name: ServiceName) -> ServiceFacts | None:
+        return self._services.get(name)
+
+    def set_service(self, facts: ServiceFacts) -> bool:
+        """Hold this Service; True if it differs from what was held."""
+        return self._change_service(facts.name, facts)
+
+    def delete_service(self, name: ServiceName) -> bool:
+        return self._change_service(name, None)
+
+    def _change_service(self, name: ServiceName, facts: ServiceFacts | None) -> bool:
+        held = self._services.get(name)
+        if held == facts:
+            return False
+        if facts is None:
+            del self._services[name]
+        else:
+            self._services[name] = facts
+        pending = self._pending_services.setdefault(name, _Pending(previous=held, current=facts))
+        pending.current = facts
+        if pending.previous == facts:
+            # Back where it was before the round: nothing to do for it.
+            del self._pending_services[name]
+        return True
+
+    def set_slice(self, facts: SliceFacts, *, trigger_time: float | None = None) -> bool:
+        """Hold this slice; True if it differs from what was held under its name."""
+        key = (facts.service.namespace, facts.name)
+        owner = self._slice_owner.get(key)
+        if owner == facts.service and self._slices[owner][facts.name] == facts:
+            return False
+        if owner is not None and owner != facts.service:
+            self._drop_slice(owner, facts.name)
+        self._slice_owner[key] = facts.service
+        self._slices.setdefault(facts.service, {})[facts.name] = facts
+        if trigger_time is not None:
+            self._trigger_times.setdefault(facts.service, []).append(trigger_time)
+        self._slices_changed(facts.service)
+        return True
+
+    def delete_slice(self, namespace: str, slice_name: str) -> bool:
+        owner = self._slice_owner.pop((namespace, slice_name), None)
+        if owner is None:
+            return False
+        self._drop_slice(owner, slice_name)
+        return True
+
+    def _drop_slice(self, owner: ServiceName, slice_name: str) -> None:
+        slices = self._slices[owner]
+        del slices[slice_name]
+        if not slices:
+            del self._slices[owner]
+        self._trigger_times.pop(owner, None)
+        self._slices_changed(owner)
+
+    def _slices_changed(self, service: ServiceName) -> None:
+        self._dirty_by_slices.add(service)
+        self.slice_changes_pending += 1
+
+    def slice_names(self) -> Iterator[tuple[str, str]]:
+        """Namespace and name of every slice held."""
+        return iter(tuple(self._slice_owner))
+
+    def service_names(self) -> frozenset[ServiceName]:
+        """Every Service that has an object."""
+        return frozenset(self._services)
+
+    def endpoints(self, name: ServiceName) -> Mapping[PortKey, tuple[Endpoint, ...]]:
+        """The merged endpoints of one Service; also keeps the cluster-wide count current."""
+        merged = merge_slices(self._slices.get(name, {}).values())
+        count = sum(map(len, merged.values()))
+        self._endpoint_total += count - self._endpoint_counts.get(name, 0)
+        if count:
+            self._endpoint_counts[name] = count
+        else:
+            self._endpoint_counts.pop(name, None)
+        return merged
+
+    def take_dirty(self) -> Dirty:
+        """What changed since the last call; the caller now owns the work."""
+        dirty = Dirty(
+            services=frozenset(self._pending_services.keys() | self._dirty_by_slices),
+            trigger_times={name: tuple(times) for name, times in self._trigger_times.items()},
+        )
+        self._pending_services.clear()
+        self._dirty_by_slices.clear()
+        self._trigger_times.clear()
+        self.slice_changes_pending = 0
+        return dirty

@@ -1,0 +1,197 @@
+"""The one decision path for all modes: a Service and its endpoints become plans. Pure.
+
+One plan per service port; the cost is the size of that Service. No mode asks again about traffic
+policies, readiness, hints, gates or source ranges: it renders what stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from kubeproxy.facts.address import contained_in_any
+from kubeproxy.facts.endpoint import Endpoint, PortKey
+from kubeproxy.facts.ids import Protocol
+from kubeproxy.facts.node import NodeFacts
+from kubeproxy.facts.service import PortFacts, ServiceFacts
+from kubeproxy.plan.endpoints import Choice, choose_endpoints, excluded_endpoints
+from kubeproxy.plan.types import (
+    Excluded,
+    Frontend,
+    FrontendKind,
+    Masquerade,
+    PoolName,
+    ServicePlan,
+    Verdict,
+)
+
+GATE_OFF = "feature gate AllowServiceExternalIPs is off"
+
+
+def plan_service(
+    service: ServiceFacts,
+    endpoints: Mapping[PortKey, tuple[Endpoint, ...]],
+    node: NodeFacts,
+) -> tuple[ServicePlan, ...]:
+    """One plan per port of the Service."""
+    return tuple(
+        _plan_port(service, port, endpoints.get(PortKey(port.name, port.protocol), ()), node)
+        for port in service.ports
+    )
+
+
+def _plan_port(
+    service: ServiceFacts, port: PortFacts, endpoints: tuple[Endpoint, ...], node: NodeFacts
+) -> ServicePlan:
+    accessible = _is_externally_accessible(service, port)
+    uses_cluster = not service.is_internal_policy_local or accessible
+    uses_local = service.is_internal_policy_local or (
+        service.is_external_policy_local and accessible
+    )
+    choice = choose_endpoints(
+        endpoints,
+        uses_cluster=uses_cluster,
+        uses_local=uses_local,
+        node_name=node.name,
+        zone=node.zone,
+    )
+    return ServicePlan(
+        id=service.port_id(port),
+        cluster_ip=service.cluster_ip,
+        port=port.port,
+        node_port=port.node_port,
+        cluster=choice.cluster,
+        local=choice.local,
+        reachable=choice.reachable,
+        has_endpoints=choice.has_endpoints,
+        frontends=tuple(_frontends(service, port, choice, node)),
+        affinity_seconds=service.affinity_seconds,
+        is_internal_policy_local=service.is_internal_policy_local,
+        is_external_policy_local=service.is_external_policy_local,
+        is_externally_accessible=accessible,
+        uses_cluster_pool=uses_cluster,
+        uses_local_pool=uses_local,
+        health_check_node_port=service.health_check_node_port,
+        serving=_serving(port, endpoints),
+        excluded=(*excluded_endpoints(endpoints, choice), *_unused_addresses(service, node)),
+        notes=(*choice.notes, *service.ignored),
+    )
+
+
+def _serving(port: PortFacts, endpoints: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
+    """Only UDP flows are ever cut: TCP and SCTP peers notice a dead endpoint by themselves."""
+    if port.protocol is not Protocol.UDP:
+        return ()
+    return tuple(e for e in endpoints if e.is_serving)
+
+
+def _is_externally_accessible(service: ServiceFacts, port: PortFacts) -> bool:
+    """By what the object says, before any gate: upstream decides the same way."""
+    return bool(port.node_port or service.load_balancer_ips or service.external_ips)
+
+
+def _unused_addresses(service: ServiceFacts, node: NodeFacts) -> tuple[Excluded, ...]:
+    if node.allows_external_ips:
+        return ()
+    return tuple(Excluded(address, GATE_OFF) for address in service.external_ips)
+
+
+def _frontends(
+    service: ServiceFacts, port: PortFacts, choice: Choice, node: NodeFacts
+) -> Iterator[Frontend]:
+    yield _cluster_ip(service, port, choice, node)
+    outside = _outside_policy(service, choice)
+    if node.allows_external_ips:
+        for address in service.external_ips:
+            yield outside.frontend(FrontendKind.EXTERNAL_IP, address, port.port)
+    vip_sources = _vip_sources(service, node)
+    for address in service.load_balancer_ips:
+        yield outside.frontend(
+            FrontendKind.LOAD_BALANCER,
+            address,
+            port.port,
+            source_ranges=service.source_ranges,
+            vip_sources=vip_sources,
+        )
+    if port.node_port:
+        yield outside.frontend(FrontendKind.NODE_PORT, "", port.node_port)
+
+
+def _verdict(is_local_policy: bool, choice: Choice) -> tuple[Verdict, str]:
+    if not choice.has_endpoints:
+        return Verdict.REJECT, "no endpoints"
+    if is_local_policy and not choice.local:
+        return Verdict.DROP, "no local endpoints, and the policy is Local"
+    if is_local_policy:
+        return Verdict.FORWARD, "policy Local"
+    return Verdict.FORWARD, "policy Cluster"
+
+
+def _pool_name(is_local_policy: bool) -> PoolName:
+    return PoolName.LOCAL if is_local_policy else PoolName.CLUSTER
+
+
+def _cluster_ip(
+    service: ServiceFacts, port: PortFacts, choice: Choice, node: NodeFacts
+) -> Frontend:
+    verdict, reason = _verdict(service.is_internal_policy_local, choice)
+    return Frontend(
+        kind=FrontendKind.CLUSTER_IP,
+        address=service.cluster_ip,
+        port=port.port,
+        verdict=verdict,
+        pool=_pool_name(service.is_internal_policy_local),
+        masquerade=_internal_masquerade(node),
+        reason=reason,
+    )
+
+
+def _internal_masquerade(node: NodeFacts) -> Masquerade:
+    if node.masquerade_all:
+        return Masquerade.ALWAYS
+    return Masquerade.NOT_LOCAL_PODS if node.detector.is_implemented else Masquerade.NEVER
+
+
+class _OutsidePolicy(Struct, frozen=True):
+    """What externalTrafficPolicy decided, the same for every external frontend of a port."""
+
+    verdict: Verdict
+    reason: str
+    is_local: bool
+    has_short_circuit: bool
+
+    def frontend(
+        self,
+        kind: FrontendKind,
+        address: str,
+        port: int,
+        *,
+        source_ranges: tuple[str, ...] = (),
+        vip_sources: tuple[str, ...] = (),
+    ) -> Frontend:
+        return Frontend(
+            kind=kind,
+            address=address,
+            port=port,
+            verdict=self.verdict,
+            pool=_pool_name(self.is_local),
+            masquerade=Masquerade.NODE_ITSELF if self.is_local else Masquerade.ALWAYS,
+            has_short_circuit=self.has_short_circuit,
+            source_ranges=source_ranges,
+            vip_sources=vip_sources,
+            reason=self.reason,
+        )
+
+
+def _outside_policy(service: ServiceFacts, choice: Choice) -> _OutsidePolicy:
+    is_local = service.is_external_policy_local
+    verdict, reason = _verdict(is_local, choice)
+    return _OutsidePolicy(verdict, reason, is_local, is_local and choice.has_endpoints)
+
+
+def _vip_sources(service: ServiceFacts, node: NodeFacts) -> tuple[str, ...]:
+    """A node within the ranges reaches a VIP with the VIP itself as source address."""
+    if service.source_ranges and contained_in_any(node.ip, service.source_ranges):
+        return service.load_balancer_ips
+    return ()

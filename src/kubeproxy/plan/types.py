@@ -1,0 +1,137 @@
+"""The decisions about one service port, as values every mode renders without asking again."""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum
+
+from msgspec import Struct
+
+from kubeproxy.facts.endpoint import Endpoint
+from kubeproxy.facts.ids import ServicePortId
+
+
+class FrontendKind(StrEnum):
+    """Where traffic arrives."""
+
+    CLUSTER_IP = "ClusterIP"
+    EXTERNAL_IP = "ExternalIP"
+    LOAD_BALANCER = "LoadBalancer"
+    NODE_PORT = "NodePort"
+
+    @property
+    def is_external(self) -> bool:
+        """Governed by externalTrafficPolicy, not by internalTrafficPolicy."""
+        return self is not FrontendKind.CLUSTER_IP
+
+
+class Verdict(StrEnum):
+    """The fate of a new connection that a frontend's policy governs."""
+
+    FORWARD = "forward"
+    REJECT = "reject"  # nobody serves this port anywhere: answer with ICMP, at once
+    DROP = "drop"  # somebody serves it, but not on this node, and the policy is Local
+
+
+class PoolName(StrEnum):
+    """The endpoints a frontend may use."""
+
+    CLUSTER = "cluster"
+    LOCAL = "local"
+
+
+class Masquerade(Enum):
+    """Whose source address is replaced by the node's."""
+
+    NEVER = "never"
+    ALWAYS = "always"
+    NOT_LOCAL_PODS = "all but local pods"  # as the local traffic detector sees them
+    NODE_ITSELF = "the node itself"  # external, policy Local: clients keep their address
+
+
+class Frontend(Struct, frozen=True):
+    """One place where traffic for a service port arrives.
+
+    `address` is empty for a node port. With `has_short_circuit`, pods of this node and the node
+    itself use the cluster pool although the policy is Local, whatever `verdict` says to others.
+    `source_ranges` restrict who may connect; `vip_sources` are the Service's own load balancer
+    addresses, allowed as source because the node itself is within the ranges.
+    """
+
+    kind: FrontendKind
+    address: str
+    port: int
+    verdict: Verdict
+    pool: PoolName
+    masquerade: Masquerade
+    has_short_circuit: bool = False
+    source_ranges: tuple[str, ...] = ()
+    vip_sources: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def accepts_anybody(self) -> bool:
+        """Is there any client this frontend forwards?"""
+        return self.verdict is Verdict.FORWARD or self.has_short_circuit
+
+
+class Pool(Struct, frozen=True):
+    """Endpoints in canonical order, and in words why these."""
+
+    endpoints: tuple[Endpoint, ...] = ()
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.endpoints)
+
+
+class Excluded(Struct, frozen=True):
+    """An endpoint, or an address of the Service, that is not used, and why."""
+
+    what: str
+    reason: str
+
+
+class ServicePlan(Struct, frozen=True):
+    """Everything decided about one service port in one IP family.
+
+    `cluster` and `local` are the pools that frontends name; `reachable` is their union, in
+    canonical order. `is_externally_accessible` holds even if external IPs are switched off,
+    because upstream's rules show it. `serving`, for UDP only, are the endpoints to which an
+    established flow may go on, whatever policy chose for new ones.
+    """
+
+    id: ServicePortId
+    cluster_ip: str
+    port: int
+    node_port: int
+    cluster: Pool
+    local: Pool
+    reachable: tuple[Endpoint, ...]
+    has_endpoints: bool
+    frontends: tuple[Frontend, ...]
+    affinity_seconds: int = 0
+    is_internal_policy_local: bool = False
+    is_external_policy_local: bool = False
+    is_externally_accessible: bool = False
+    uses_cluster_pool: bool = True
+    uses_local_pool: bool = False
+    health_check_node_port: int = 0
+    serving: tuple[Endpoint, ...] = ()
+    excluded: tuple[Excluded, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def pool(self, name: PoolName) -> Pool:
+        return self.cluster if name is PoolName.CLUSTER else self.local
+
+    @property
+    def has_internal(self) -> bool:
+        """Does somebody serve traffic to the cluster IP from here?"""
+        return self.has_endpoints and (not self.is_internal_policy_local or bool(self.local))
+
+    @property
+    def has_external(self) -> bool:
+        """Does somebody serve traffic from outside the cluster through this node?"""
+        return self.has_endpoints and (not self.is_external_policy_local or bool(self.local))
+
+    def frontends_of(self, kind: FrontendKind) -> tuple[Frontend, ...]:
+        return tuple(frontend for frontend in self.frontends if frontend.kind is kind)
