@@ -1,0 +1,303 @@
+"""The list and watch protocol, without a server: bytes in, events out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubeproxy.api.watch import (
+    INITIAL_EVENTS_END,
+    Delete,
+    Event,
+    Failed,
+    Garbled,
+    Ignored,
+    LineSplitter,
+    ObjectKey,
+    Progress,
+    Synced,
+    Tracker,
+    Undecodable,
+    Upsert,
+    decode_status,
+)
+
+
+class Meta(msgspec.Struct, frozen=True):
+    name: str
+    namespace: str = ""
+
+
+class Thing(msgspec.Struct, frozen=True):
+    metadata: Meta
+    size: int = 0
+
+
+def key_of(thing: Thing) -> ObjectKey:
+    return ObjectKey(thing.metadata.namespace, thing.metadata.name)
+
+
+def tracker() -> Tracker[Thing]:
+    return Tracker(msgspec.json.Decoder(Thing), key_of)
+
+
+def raw(name: str, *, version: int = 1, size: object = 0, **more: object) -> dict[str, object]:
+    meta = {"name": name, "namespace": "ns", "resourceVersion": str(version), "labels": {"a": "b"}}
+    return {"kind": "Thing", "metadata": meta | more, "size": size, "unknownField": [1, {"x": 2}]}
+
+
+def thing(name: str, size: int = 0) -> Thing:
+    return Thing(Meta(name, "ns"), size)
+
+
+def page(*items: Mapping[str, object], version: str = "10", token: str = "") -> bytes:
+    meta = {"resourceVersion": version} | ({"continue": token} if token else {})
+    return json.dumps({"kind": "ThingList", "metadata": meta, "items": list(items)}).encode()
+
+
+def line(type_: str, obj: Mapping[str, object]) -> bytes:
+    return json.dumps({"type": type_, "object": obj}).encode() + b"\n"
+
+
+def bookmark(version: str, *, ends: bool = False) -> bytes:
+    annotations = {INITIAL_EVENTS_END: "true"} if ends else {}
+    return line("BOOKMARK", {"metadata": {"resourceVersion": version, "annotations": annotations}})
+
+
+def listed(*names: str) -> Tracker[Thing]:
+    """A tracker whose first list named these."""
+    result = tracker()
+    result.begin_list()
+    result.feed_page(page(*(raw(name) for name in names)))
+    return result
+
+
+def test_a_page_is_decoded_into_trimmed_objects_and_ends_the_list() -> None:
+    one = tracker()
+    one.begin_list()
+    got = one.feed_page(page(raw("a", size=3), raw("b")))
+    assert got.events == (Upsert(thing("a", 3)), Upsert(thing("b")), Synced("10"))
+    assert one.resource_version == "10"
+    assert not one.is_listing
+
+
+def test_only_the_last_page_ends_the_list() -> None:
+    one = tracker()
+    one.begin_list()
+    first = one.feed_page(page(raw("a"), token="next"))
+    assert (first.events, first.continue_token) == ((Upsert(thing("a")),), "next")
+    assert one.is_listing
+    last = one.feed_page(page(raw("b")))
+    assert last.events[-1] == Synced("10")
+    assert last.continue_token == ""
+
+
+def test_a_list_without_items_is_empty() -> None:
+    one = tracker()
+    one.begin_list()
+    body = b'{"metadata":{"resourceVersion":"7"},"items":null}'
+    assert one.feed_page(body).events == (Synced("7"),)
+
+
+def test_a_relist_finds_missed_deletes_once_it_is_complete() -> None:
+    one = listed("a", "b", "c")
+    one.begin_list()
+    assert one.feed_page(page(raw("c"), token="t")).events == (Upsert(thing("c")),)
+    rest = one.feed_page(page(raw("d"), version="20"))
+    assert rest.events == (
+        Upsert(thing("d")),
+        Delete(ObjectKey("ns", "a")),
+        Delete(ObjectKey("ns", "b")),
+        Synced("20"),
+    )
+
+
+def test_a_broken_off_list_deletes_nothing_and_its_additions_are_remembered() -> None:
+    one = listed("a")
+    one.begin_list()
+    one.feed_page(page(raw("b"), token="t"))
+    one.begin_list()
+    events = one.feed_page(page(raw("a"), version="30")).events
+    assert events == (Upsert(thing("a")), Delete(ObjectKey("ns", "b")), Synced("30"))
+
+
+def test_watch_events_follow_the_list_and_move_the_version() -> None:
+    one = listed("a")
+    one.begin_stream()
+    added = one.feed(line("ADDED", raw("b", version=11)))
+    changed = one.feed(line("MODIFIED", raw("a", version=12, size=9)))
+    assert (added, changed) == ([Upsert(thing("b"))], [Upsert(thing("a", 9))])
+    assert one.resource_version == "12"
+    assert one.feed(line("DELETED", raw("b", version=13))) == [Delete(ObjectKey("ns", "b"))]
+    assert one.resource_version == "13"
+
+
+def test_a_delete_of_something_never_announced_is_none() -> None:
+    one = listed("a")
+    assert one.feed(line("DELETED", raw("x", version=14))) == []
+    assert one.resource_version == "14"
+
+
+def test_a_deleted_object_need_not_be_decodable() -> None:
+    one = listed("a")
+    assert one.feed(line("DELETED", raw("a", size="??"))) == [Delete(ObjectKey("ns", "a"))]
+
+
+def test_a_streaming_list_ends_with_its_bookmark() -> None:
+    one = listed("a", "b")
+    one.begin_list()
+    stream = line("ADDED", raw("b")) + bookmark("39") + bookmark("40", ends=True)
+    assert one.feed(stream) == [Upsert(thing("b")), Delete(ObjectKey("ns", "a")), Synced("40")]
+    assert one.resource_version == "40"
+
+
+def test_a_delete_inside_a_streaming_list_is_not_announced_twice() -> None:
+    one = listed("a")
+    one.begin_list()
+    stream = line("ADDED", raw("a")) + line("DELETED", raw("a")) + bookmark("41", ends=True)
+    assert one.feed(stream) == [Upsert(thing("a")), Delete(ObjectKey("ns", "a")), Synced("41")]
+
+
+def test_versions_of_objects_do_not_count_before_the_list_is_complete() -> None:
+    """Initial events come in any order: continuing from one of them could skip others."""
+    one = tracker()
+    one.begin_list()
+    one.feed(line("ADDED", raw("a", version=99)))
+    assert one.resource_version == ""
+
+
+def test_bookmarks_move_the_version() -> None:
+    one = listed("a")
+    assert one.feed(bookmark("55")) == [Progress("55")]
+    assert one.resource_version == "55"
+
+
+def test_an_error_event_ends_the_stream_and_says_whether_the_version_is_gone() -> None:
+    one = listed("a")
+    gone = {"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired"}
+    events = one.feed(line("ERROR", gone) + line("ADDED", raw("b")))
+    assert len(events) == 1
+    assert isinstance(events[0], Failed)
+    assert events[0].is_expired
+
+
+def test_other_errors_are_not_taken_for_expiry() -> None:
+    events = listed().feed(line("ERROR", {"code": 500, "reason": "InternalError"}))
+    assert isinstance(events[0], Failed)
+    assert not events[0].is_expired
+
+
+def test_unknown_event_types_are_reported_and_passed_over() -> None:
+    one = listed()
+    events = one.feed(line("SURPRISE", raw("a")) + line("ADDED", raw("b")))
+    assert events == [Ignored("SURPRISE"), Upsert(thing("b"))]
+
+
+@pytest.mark.parametrize("bad", [b"nonsense\n", b'{"type":"ADDED"\n', b"[]\n", b'{"type":1}\n'])
+def test_a_line_that_is_no_event_garbles_the_stream(bad: bytes) -> None:
+    events = listed().feed(bad + line("ADDED", raw("b")))
+    assert [type(event) for event in events] == [Garbled]
+
+
+def test_a_page_that_is_no_list_garbles_it_and_the_list_stays_open() -> None:
+    one = listed("a")
+    one.begin_list()
+    assert isinstance(one.feed_page(b"<html>").events[0], Garbled)
+    assert one.is_listing
+
+
+def test_one_undecodable_object_does_not_disturb_the_others_nor_count_as_deleted() -> None:
+    one = listed("a", "b")
+    one.begin_list()
+    events = one.feed_page(page(raw("a", size="huge"), raw("b"))).events
+    assert isinstance(events[0], Undecodable)
+    assert events[0].key == ObjectKey("ns", "a")
+    assert events[1:] == (Upsert(thing("b")), Synced("10"))
+
+
+def test_an_object_without_even_a_name_is_reported() -> None:
+    one = tracker()
+    one.begin_list()
+    events = one.feed_page(b'{"metadata":{"resourceVersion":"1"},"items":[[]]}').events
+    assert isinstance(events[0], Undecodable)
+    assert events[0].key == ObjectKey("", "")
+
+
+def test_half_a_line_is_never_an_event_and_is_forgotten_by_the_next_stream() -> None:
+    one = listed()
+    whole = line("ADDED", raw("a"))
+    assert one.feed(whole[:20]) == []
+    one.begin_stream()
+    assert one.feed(whole) == [Upsert(thing("a"))]
+
+
+def test_status_of_a_body_that_is_none_is_empty() -> None:
+    assert decode_status(b"upstream connect error").code == 0
+    assert decode_status(b'{"code":403,"message":"no"}').message == "no"
+
+
+def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
+    ends = sorted({min(place, len(data)) for place in places} | {0, len(data)})
+    return [data[start:end] for start, end in itertools.pairwise(ends)]
+
+
+@given(st.lists(st.integers(min_value=0, max_value=400)))
+def test_where_the_bytes_are_cut_does_not_matter(places: list[int]) -> None:
+    data = b"".join(line("ADDED", raw(name)) for name in "abc") + bookmark("9")
+    whole = listed().feed(data)
+    one = listed()
+    pieces: list[Event[Thing]] = []
+    for piece in cut(data, places):
+        pieces += one.feed(piece)
+    assert pieces == whole
+
+
+@given(st.lists(st.binary(max_size=12)))
+def test_lines_come_out_whole(pieces: list[bytes]) -> None:
+    splitter = LineSplitter()
+    got = [found for piece in pieces for found in splitter.feed(piece)]
+    complete = b"".join(pieces).split(b"\n")[:-1]
+    assert got == [found for found in complete if found.strip()]
+
+
+NAMES = st.sampled_from("abcde")
+STEP = st.one_of(
+    st.tuples(st.just("put"), NAMES, st.integers(0, 3), st.booleans()),
+    st.tuples(st.just("drop"), NAMES, st.just(0), st.booleans()),
+)
+
+
+@given(st.lists(STEP, max_size=30))
+def test_whatever_was_missed_a_relist_ends_like_the_server(
+    steps: list[tuple[str, str, int, bool]],
+) -> None:
+    """Some events are seen, some lost; after a list the receiver holds what the server holds."""
+    one, server, held = listed(), dict[str, int](), dict[str, int]()
+    for verb, name, size, is_seen in steps:
+        gone = server.pop(name, None) is not None
+        if verb == "put":
+            server[name] = size
+        if is_seen and (verb == "put" or gone):
+            apply(
+                held,
+                one.feed(line("MODIFIED" if verb == "put" else "DELETED", raw(name, size=size))),
+            )
+    one.begin_list()
+    apply(
+        held, one.feed_page(page(*(raw(name, size=size) for name, size in server.items()))).events
+    )
+    assert held == server
+
+
+def apply(held: dict[str, int], events: Iterable[Event[Thing]]) -> None:
+    for event in events:
+        if isinstance(event, Upsert):
+            held[event.object.metadata.name] = event.object.size
+        elif isinstance(event, Delete):
+            del held[event.key.name]
