@@ -136,10 +136,10 @@ class Backend(ABC):
     def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
         """What these fragments would install, for people (`kpctl render`). Pure."""
 
-    async def start(self) -> None:
+    async def start(self) -> None:  # noqa: B027 - doing nothing is the common case
         """Prepare the host for this family (probes, sysctls). Raises Unsupported."""
 
-    async def watch(self, drifted: DriftListener) -> None:
+    async def watch(self, drifted: DriftListener) -> None:  # noqa: B027 - doing nothing is the common case
         """Run until cancelled, telling when somebody else changes what is ours."""
 
     def unsettled(self) -> Collection[Owner]:
@@ -155,7 +155,7 @@ class Backend(ABC):
         """Figures for the metrics, asked after each round."""
         return ()
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - doing nothing is the common case
         """Release sockets and the like; what is in the kernel stays."""
 
 
