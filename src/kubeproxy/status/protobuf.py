@@ -1,0 +1,43 @@
+"""The few protobuf encodings we write: metric families and profiles.
+
+Both formats are small and fixed; a dependency on a protobuf runtime would cost more to start
+than they are worth. Encoding only. Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+_VARINT, _FIXED64, _BYTES = 0, 1, 2
+
+
+def varint(value: int) -> bytes:
+    """A base-128 number, low bits first; negative numbers as 64-bit two's complement."""
+    value &= 0xFFFF_FFFF_FFFF_FFFF
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def varint_field(number: int, value: int) -> bytes:
+    return varint(number << 3 | _VARINT) + varint(value)
+
+
+def double_field(number: int, value: float) -> bytes:
+    return varint(number << 3 | _FIXED64) + struct.pack("<d", value)
+
+
+def message_field(number: int, body: bytes) -> bytes:
+    return varint(number << 3 | _BYTES) + varint(len(body)) + body
+
+
+def text_field(number: int, text: str) -> bytes:
+    return message_field(number, text.encode())
+
+
+def packed_field(number: int, values: Iterable[int]) -> bytes:
+    return message_field(number, b"".join(map(varint, values)))
