@@ -1,0 +1,393 @@
+"""API objects → facts: the one place where spelling is settled and a Service is split by family.
+
+Pure. An object that cannot be used at all raises `ObjectError`; a part that cannot be used is
+left out, and said so in the list of problems that comes back with the facts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from functools import lru_cache
+
+from msgspec import UNSET, Struct
+
+from kubeproxy.api import objects
+from kubeproxy.errors import ObjectError
+from kubeproxy.facts.address import family_of, is_zero_cidr, parse_cidr, parse_ip
+from kubeproxy.facts.endpoint import NO_HINTS, Endpoint, PortKey, SliceFacts
+from kubeproxy.facts.ids import Family, Protocol, ServiceName
+from kubeproxy.facts.service import DEFAULT_AFFINITY_SECONDS, PortFacts, ServiceFacts
+
+LONGEST_NAME = 253
+"""The API's limit for a name; labels and chain comments are made from names."""
+
+_UNSPECIFIED = frozenset({"0.0.0.0", "::"})
+_PROTOCOLS = {protocol.value: protocol for protocol in Protocol}
+_EXTERNALLY_ACCESSIBLE_TYPES = frozenset({"LoadBalancer", "NodePort"})
+
+
+class DecodedService(Struct, frozen=True):
+    """A Service in one family: None if it has nothing for the family."""
+
+    facts: ServiceFacts | None
+    problems: tuple[str, ...] = ()
+
+
+class DecodedSlice(Struct, frozen=True):
+    """A slice, its family, and the trigger time its controller noted."""
+
+    family: Family
+    facts: SliceFacts
+    trigger_time: float | None = None
+    problems: tuple[str, ...] = ()
+
+
+def is_selected_service(service: objects.Service) -> bool:
+    """What the API server's selectors would let through: not headless, not another proxy's."""
+    labels = service.metadata.labels
+    foreign = labels is not None and labels.proxy_name is not UNSET
+    return not foreign and service.spec.cluster_ip != "None"
+
+
+def is_selected_slice(facts: objects.EndpointSlice) -> bool:
+    labels = facts.metadata.labels
+    return labels is None or labels.headless is UNSET
+
+
+def service_name(service: objects.Service) -> ServiceName:
+    """The Service's name, checked."""
+    return ServiceName(
+        _checked_name("namespace", service.metadata.namespace),
+        _checked_name("name", service.metadata.name),
+    )
+
+
+def _checked_name(what: str, text: str) -> str:
+    if not text:
+        raise ObjectError(f"metadata.{what} is empty")
+    if len(text) > LONGEST_NAME:
+        raise ObjectError(
+            f"metadata.{what} has {len(text)} characters, the limit is {LONGEST_NAME}"
+        )
+    # Names end up inside rule comments, chain names and log lines.
+    if not text.isascii() or not text.isprintable() or any(c in text for c in "\"'\\/ "):
+        raise ObjectError(f"metadata.{what} {text[:80]!r} is not a valid object name")
+    return text
+
+
+def decode_service(service: objects.Service, family: Family) -> DecodedService:
+    """The Service as this family sees it."""
+    name = service_name(service)
+    spec = service.spec
+    if not spec.cluster_ip or spec.cluster_ip == "None" or spec.type == "ExternalName":
+        return DecodedService(None)
+    cluster_ip = _cluster_ip(spec, family)
+    if cluster_ip is None:
+        return DecodedService(None)
+    problems: list[str] = []
+    ignored: list[str] = []
+    is_external_local = spec.external_traffic_policy == "Local" and _is_accessible_by_type(spec)
+    facts = ServiceFacts(
+        name=name,
+        cluster_ip=cluster_ip,
+        ports=tuple(_service_ports(spec.ports or (), problems)),
+        external_ips=tuple(_addresses("spec.externalIPs", spec.external_ips, family, problems)),
+        load_balancer_ips=tuple(_load_balancer_ips(service.status, family, problems, ignored)),
+        source_ranges=_source_ranges(spec.load_balancer_source_ranges, family, problems),
+        affinity_seconds=_affinity_seconds(spec, problems),
+        is_external_policy_local=is_external_local,
+        is_internal_policy_local=spec.internal_traffic_policy == "Local",
+        health_check_node_port=_health_check_port(spec, is_external_local, problems),
+        ignored=tuple(ignored),
+    )
+    return DecodedService(facts, tuple(problems))
+
+
+def _cluster_ip(spec: objects.ServiceSpec, family: Family) -> str | None:
+    """The cluster IP of this family; objects of old API servers only have `clusterIP`."""
+    if not spec.ip_families:
+        return _address_of_family("spec.clusterIP", spec.cluster_ip or "", family)
+    for index, (name, text) in enumerate(
+        zip(spec.ip_families, spec.cluster_ips or (), strict=False)
+    ):
+        if name == family.value:
+            address = _address_of_family(f"spec.clusterIPs[{index}]", text, family)
+            if address is None:
+                raise ObjectError(f"spec.clusterIPs[{index}] {text!r} is not an {name} address")
+            return address
+    return None
+
+
+def _address_of_family(path: str, text: str, family: Family) -> str | None:
+    parsed = parse_ip(text)
+    if parsed is None:
+        raise ObjectError(f"{path} {text[:80]!r} is not an IP address")
+    if parsed[1] in _UNSPECIFIED:
+        raise ObjectError(f"{path} {text!r} is the unspecified address")
+    return parsed[1] if parsed[0] is family else None
+
+
+def _is_accessible_by_type(spec: objects.ServiceSpec) -> bool:
+    """By type and unparsed external IPs of any family: upstream's own reading of the policy."""
+    kind = spec.type or "ClusterIP"
+    return kind in _EXTERNALLY_ACCESSIBLE_TYPES or (kind == "ClusterIP" and bool(spec.external_ips))
+
+
+def _service_ports(
+    ports: Iterable[objects.ServicePort], problems: list[str]
+) -> Iterator[PortFacts]:
+    seen: set[PortKey] = set()
+    for index, port in enumerate(ports):
+        problem = _port_problem(port, seen)
+        if problem:
+            problems.append(f"spec.ports[{index}] is left out: {problem}")
+            continue
+        key = PortKey(port.name or "", _PROTOCOLS[port.protocol or "TCP"])
+        seen.add(key)
+        yield PortFacts(key.name, key.protocol, port.port, port.node_port or 0)
+
+
+def _port_problem(port: objects.ServicePort, seen: set[PortKey]) -> str | None:
+    protocol = _PROTOCOLS.get(port.protocol or "TCP")
+    if protocol is None:
+        return f"protocol {port.protocol!r} is not TCP, UDP or SCTP"
+    if not 0 < port.port < 65536:
+        return f"port {port.port} is not within 1 to 65535"
+    if not 0 <= (port.node_port or 0) < 65536:
+        return f"nodePort {port.node_port} is not within 1 to 65535"
+    if problem := _port_name_problem(port.name or ""):
+        return problem
+    if PortKey(port.name or "", protocol) in seen:
+        return f"another port has the name {port.name or ''!r} and protocol {protocol.value}"
+    return None
+
+
+def _port_name_problem(name: str) -> str | None:
+    if len(name) > LONGEST_NAME:
+        return f"the name has {len(name)} characters"
+    if name and not (name.isascii() and name.replace("-", "").isalnum()):
+        return f"name {name!r} is not a valid port name"
+    return None
+
+
+def _addresses(
+    path: str, texts: Iterable[str] | None, family: Family, problems: list[str]
+) -> Iterator[str]:
+    """The addresses of this family, in order, each once."""
+    seen: set[str] = set()
+    for text in texts or ():
+        parsed = parse_ip(text)
+        if parsed is None or parsed[1] in _UNSPECIFIED:
+            if text.strip():
+                problems.append(f"{path}: {text[:80]!r} is not a usable IP address")
+        elif parsed[0] is family and parsed[1] not in seen:
+            seen.add(parsed[1])
+            yield parsed[1]
+
+
+def _load_balancer_ips(
+    status: objects.ServiceStatus | None,
+    family: Family,
+    problems: list[str],
+    ignored: list[str],
+) -> Iterator[str]:
+    ingress = (status and status.load_balancer and status.load_balancer.ingress) or ()
+    usable: list[str] = []
+    for entry in ingress:
+        if entry.ip and entry.ip_mode not in (None, "VIP"):
+            ignored.append(
+                f"load balancer IP {entry.ip} is not used: its ipMode is {entry.ip_mode}"
+            )
+        elif entry.ip:
+            usable.append(entry.ip)
+    return _addresses("status.loadBalancer.ingress", usable, family, problems)
+
+
+def _source_ranges(
+    texts: Iterable[str] | None, family: Family, problems: list[str]
+) -> tuple[str, ...]:
+    """The ranges of this family; a range that contains everything restricts nothing."""
+    ranges: list[str] = []
+    for text in texts or ():
+        parsed = parse_cidr(text.strip())
+        if parsed is None:
+            if text.strip():
+                problems.append(f"spec.loadBalancerSourceRanges: {text[:80]!r} is not a CIDR")
+        elif parsed[0] is family:
+            ranges.append(parsed[1])
+    return () if any(is_zero_cidr(cidr) for cidr in ranges) else tuple(ranges)
+
+
+def _affinity_seconds(spec: objects.ServiceSpec, problems: list[str]) -> int:
+    if spec.session_affinity != "ClientIP":
+        return 0
+    config = spec.session_affinity_config
+    seconds = config.client_ip.timeout_seconds if config and config.client_ip else None
+    if seconds is not None and not 0 < seconds <= 86400:
+        problems.append(f"sessionAffinity timeoutSeconds {seconds} is not within 1 to 86400")
+        return DEFAULT_AFFINITY_SECONDS
+    return seconds or DEFAULT_AFFINITY_SECONDS
+
+
+def _health_check_port(
+    spec: objects.ServiceSpec, is_external_local: bool, problems: list[str]
+) -> int:
+    if spec.type != "LoadBalancer" or not is_external_local:
+        return 0
+    port = spec.health_check_node_port or 0
+    if not 0 < port < 65536:
+        problems.append("Service has no healthcheck nodeport")
+        return 0
+    return port
+
+
+def decode_slice(endpoint_slice: objects.EndpointSlice, node_name: str) -> DecodedSlice:
+    """The slice with its endpoints spread over its ports, as seen from this node."""
+    meta = endpoint_slice.metadata
+    name = _checked_name("name", meta.name)
+    service = (meta.labels and meta.labels.service_name) or ""
+    if not service:
+        raise ObjectError(f"label {objects.SERVICE_NAME_LABEL} is missing: no Service to serve")
+    owner = ServiceName(_checked_name("namespace", meta.namespace), service)
+    family = _slice_family(endpoint_slice.address_type)
+    problems: list[str] = []
+    ports = tuple(_slice_ports(endpoint_slice.ports or (), problems))
+    found = tuple(_slice_endpoints(endpoint_slice.endpoints or (), family, node_name, problems))
+    spread = tuple((key, tuple(_with_port(e, port) for e in found)) for key, port in ports)
+    return DecodedSlice(
+        family=family,
+        facts=SliceFacts(owner, name, spread),
+        trigger_time=_trigger_time(meta.annotations, problems),
+        problems=tuple(problems),
+    )
+
+
+def _slice_family(address_type: str) -> Family:
+    try:
+        return Family(address_type)
+    except ValueError:
+        raise ObjectError(f"addressType {address_type[:80]!r} is not supported") from None
+
+
+def _slice_ports(
+    ports: Iterable[objects.SlicePort], problems: list[str]
+) -> Iterator[tuple[PortKey, int]]:
+    for index, port in enumerate(ports):
+        protocol = _PROTOCOLS.get(port.protocol or "TCP")
+        if port.name is None or protocol is None or not 0 < (port.port or 0) < 65536:
+            problems.append(
+                f"ports[{index}] is left out: it needs a name, a number within 1 to 65535 and a"
+                f" known protocol, has {port.name!r}, {port.port}, {port.protocol!r}"
+            )
+        else:
+            yield PortKey(port.name, protocol), port.port or 0
+
+
+def _slice_endpoints(
+    endpoints: Iterable[objects.SliceEndpoint],
+    family: Family,
+    node_name: str,
+    problems: list[str],
+) -> Iterator[Endpoint]:
+    """One endpoint each, still without a port."""
+    for index, endpoint in enumerate(endpoints):
+        address = endpoint.addresses[0] if endpoint.addresses else ""
+        parsed = parse_ip(address)
+        if parsed is None or parsed[0] is not family or parsed[1] in _UNSPECIFIED:
+            problems.append(
+                f"endpoints[{index}] is left out: {address[:80]!r} is no {family.value} address"
+            )
+        else:
+            yield _endpoint(endpoint, parsed[1], node_name)
+
+
+_NO_CONDITIONS = objects.EndpointConditions()
+
+
+def _endpoint(endpoint: objects.SliceEndpoint, address: str, node_name: str) -> Endpoint:
+    conditions = endpoint.conditions or _NO_CONDITIONS
+    hints = endpoint.hints
+    # Node names repeat for every endpoint of a node: keep one copy.
+    where = sys.intern(endpoint.node_name or "")
+    return Endpoint(
+        address=address,
+        port=0,
+        is_local=bool(where) and where == node_name,
+        is_ready=conditions.ready is not False,
+        is_serving=conditions.serving is not False,
+        is_terminating=conditions.terminating is True,
+        node_name=where,
+        zone_hints=_hint_set(hints.for_zones) if hints else NO_HINTS,
+        node_hints=_hint_set(hints.for_nodes) if hints else NO_HINTS,
+    )
+
+
+def _hint_set(hints: Iterable[objects.Hint] | None) -> frozenset[str]:
+    return _shared_set(tuple(hint.name for hint in hints)) if hints else NO_HINTS
+
+
+@lru_cache(maxsize=1024)
+def _shared_set(names: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(names)
+
+
+def _with_port(endpoint: Endpoint, port: int) -> Endpoint:
+    return Endpoint(
+        endpoint.address,
+        port,
+        endpoint.is_local,
+        endpoint.is_ready,
+        endpoint.is_serving,
+        endpoint.is_terminating,
+        endpoint.node_name,
+        endpoint.zone_hints,
+        endpoint.node_hints,
+    )
+
+
+def _trigger_time(
+    annotations: objects.SliceAnnotations | None, problems: list[str]
+) -> float | None:
+    text = annotations.trigger_time if annotations else None
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        problems.append(f"annotation {objects.TRIGGER_TIME_ANNOTATION} is no time: {text[:80]!r}")
+        return None
+    return moment.timestamp() if moment.tzinfo else None
+
+
+def decode_service_cidrs(service_cidr: objects.ServiceCIDR) -> tuple[str, ...]:
+    """The canonical networks of a ServiceCIDR object, both families."""
+    texts = (service_cidr.spec and service_cidr.spec.cidrs) or ()
+    return tuple(parsed[1] for text in texts if (parsed := parse_cidr(text)) is not None)
+
+
+def decode_node_ips(node: objects.Node) -> tuple[str, ...]:
+    """The node's addresses: the first, and the first of the other family; internal ones first."""
+    listed = (node.status and node.status.addresses) or ()
+    found: list[str] = []
+    for wanted in ("InternalIP", "ExternalIP"):
+        for entry in listed:
+            parsed = parse_ip(entry.address) if entry.type == wanted else None
+            if parsed is not None:
+                found.append(parsed[1])
+    second = next((a for a in found if family_of(a) is not family_of(found[0])), None)
+    return tuple(found[:1]) + ((second,) if second else ())
+
+
+def decode_pod_cidrs(node: objects.Node) -> tuple[str, ...]:
+    """The node's pod networks, as written."""
+    return tuple((node.spec and node.spec.pod_cidrs) or ())
+
+
+def is_eligible_node(node: objects.Node | None) -> bool:
+    """May a load balancer send traffic to this node?"""
+    if node is None or node.metadata.deletion_timestamp is not None:
+        return False
+    taints = (node.spec and node.spec.taints) or ()
+    return all(taint.key != "ToBeDeletedByClusterAutoscaler" for taint in taints)
