@@ -1,0 +1,64 @@
+"""Sockets made inside a host of the lab.
+
+One place that knows address families, socket kinds and the options probes and echo servers share.
+A socket keeps working in its namespace after the thread has left it.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from contextlib import AbstractContextManager
+from typing import Protocol as Seam
+
+from kubeproxy.facts.ids import Family, Protocol
+
+ADDRESS_FAMILY = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
+_ANY = {Family.IPV4: "0.0.0.0", Family.IPV6: "::"}
+_KIND = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
+_SCTP = Protocol.SCTP.number
+
+
+class Hosts(Seam):
+    """What sockets need of `Namespaces`: a way to stand inside a host for a moment."""
+
+    def inside(self, host: str) -> AbstractContextManager[None]: ...
+
+
+def bound_socket(
+    hosts: Hosts, host: str, family: Family, protocol: Protocol, *, address: str = "", port: int = 0
+) -> socket.socket:
+    """A non-blocking TCP or UDP socket of a host, bound; by default to any address, any port."""
+    with hosts.inside(host):
+        sock = socket.socket(ADDRESS_FAMILY[family], _KIND[protocol])
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family is Family.IPV6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if protocol is Protocol.TCP:
+            # Closing with a reset leaves no TIME_WAIT behind, so fixed ports can be used again.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.bind((address or _ANY[family], port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def sctp_socket(hosts: Hosts, host: str, family: Family) -> socket.socket:
+    """A non-blocking raw socket that sees every SCTP packet delivered to a host."""
+    return _raw(hosts, host, family, _SCTP)
+
+
+def icmp_socket(hosts: Hosts, host: str, family: Family) -> socket.socket:
+    """A non-blocking raw socket that sees every ICMP message delivered to a host."""
+    icmp = socket.IPPROTO_ICMP if family is Family.IPV4 else socket.IPPROTO_ICMPV6
+    return _raw(hosts, host, family, icmp)
+
+
+def _raw(hosts: Hosts, host: str, family: Family, number: int) -> socket.socket:
+    with hosts.inside(host):
+        sock = socket.socket(ADDRESS_FAMILY[family], socket.SOCK_RAW, number)
+    sock.setblocking(False)
+    return sock
