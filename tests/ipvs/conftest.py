@@ -1,0 +1,27 @@
+"""Fixtures of the ipvs tests: a network namespace that lives as long as one thread."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+_CLONE_NEWNET = 0x40000000
+
+
+def _leave_main_namespace() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+
+
+@pytest.fixture
+def in_namespace() -> Iterator[Callable[[Callable[[], object]], object]]:
+    """Run a function in a fresh network namespace; the kernel removes it with the thread."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    with ThreadPoolExecutor(max_workers=1, initializer=_leave_main_namespace) as pool:
+        yield lambda function: pool.submit(function).result(timeout=30)
