@@ -7,28 +7,19 @@ need not know the mode. Printing is left to `exposition`, serving to `metrics_se
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
 
 from kubeproxy.facts.ids import Family
+from kubeproxy.report import RoundReport
+from kubeproxy.status.collectors import OnlyStartTime, PacketCount, PacketCounters
 from kubeproxy.status.exposition import encode, negotiate
-from kubeproxy.status.metric_table import (
-    NFACCT_OBJECTS,
-    PACKET_COUNTERS,
-    SLIS,
-    TABLE,
-    MetricSpec,
-)
+from kubeproxy.status.metric_table import SLIS, TABLE, MetricSpec
 from kubeproxy.status.process import ProcessCollector
 
 Live: TypeAlias = Counter | Gauge | Histogram
-PacketCount: TypeAlias = Callable[[str], int | None]
-"""Reads one accounting object of the kernel by name; nothing if there is none."""
 
 
 class Metrics:
@@ -61,9 +52,15 @@ class Metrics:
 
     def observe(self, name: str, value: float, /, **labels: str) -> None:
         """Add one observation to the histogram called `name`."""
-        metric = self._find(name, labels)
+        self.observe_all(name, (value,), **labels)
+
+    def observe_all(self, name: str, values: Iterable[float], /, **labels: str) -> None:
+        """Add many observations of one series; a series without any is not created."""
+        values = tuple(values)
+        metric = self._find(name, labels) if values else None
         if isinstance(metric, Histogram):
-            metric.observe(value)
+            for value in values:
+                metric.observe(value)
 
     def _find(self, name: str, labels: Mapping[str, str]) -> Live | None:
         metric = self._live.get(name)
@@ -106,6 +103,67 @@ class Metrics:
         """`/healthz` or `/livez` of the health server answered with `code`."""
         self.add(f"kubeproxy_proxy_{path.strip('/')}_total", code=str(code))
 
+    # -- one round of the engine --
+
+    def observe_round(self, report: RoundReport) -> None:
+        """Everything a round's outcome says."""
+        family = report.family.value
+        self._observe_durations(report, family)
+        # The round took all waiting changes, whether or not the kernel accepted them.
+        self.set("kubeproxy_sync_proxy_rules_endpoint_changes_pending", 0)
+        self.set("kubeproxy_sync_proxy_rules_service_changes_pending", 0)
+        if report.is_success:
+            self._observe_success(report, family)
+        else:
+            self._observe_failure(report, family)
+        if report.drifted_items:
+            self.add("kubeproxy_drift_repairs_total", report.drifted_items, ip_family=family)
+        for measure in report.measures:
+            name, labels = f"kubeproxy_{measure.metric}", dict(measure.labels)
+            self._measure(name, measure.value, labels | {"ip_family": family})
+
+    def _observe_durations(self, report: RoundReport, family: str) -> None:
+        seconds, kind = report.duration_seconds, "full" if report.is_full else "partial"
+        self.observe("kubeproxy_sync_proxy_rules_duration_seconds", seconds, ip_family=family)
+        self.observe(
+            f"kubeproxy_sync_{kind}_proxy_rules_duration_seconds", seconds, ip_family=family
+        )
+        if report.conntrack_seconds is not None:
+            prefix, deleted = "kubeproxy_conntrack_reconciler_", report.conntrack_deleted
+            self.observe(
+                prefix + "sync_duration_seconds", report.conntrack_seconds, ip_family=family
+            )
+            self.add(prefix + "deleted_entries_total", deleted, ip_family=family)
+
+    def _observe_success(self, report: RoundReport, family: str) -> None:
+        prefix = "kubeproxy_sync_proxy_rules_"
+        self.set(prefix + "last_timestamp_seconds", report.finished_at, ip_family=family)
+        for policy, count in (
+            ("internal", report.no_local_internal),
+            ("external", report.no_local_external),
+        ):
+            name = prefix + "no_local_endpoints_total"
+            self.set(name, count, traffic_policy=policy, ip_family=family)
+        self.observe_all(
+            "kubeproxy_network_programming_duration_seconds",
+            report.programming_latencies,
+            ip_family=family,
+        )
+
+    def _observe_failure(self, report: RoundReport, family: str) -> None:
+        """A failed round is one failed sync for upstream's counters; ours counts each failure."""
+        prefix = "kubeproxy_sync_proxy_rules_"
+        self.add(prefix + "iptables_restore_failures_total", ip_family=family)
+        self.add(prefix + "nftables_sync_failures_total", ip_family=family)
+        if not report.is_full:
+            self.add(prefix + "iptables_partial_restore_failures_total", ip_family=family)
+        failures = len(report.failures)
+        self.add("kubeproxy_sync_batch_failures_total", failures, ip_family=family)
+
+    def _measure(self, name: str, value: float, labels: Mapping[str, str]) -> None:
+        record = {"counter": self.add, "gauge": self.set, "histogram": self.observe}
+        record[_KINDS[name]](name, value, **labels)
+
     # -- serving --
 
     def families(self) -> Iterator[Metric]:
@@ -134,7 +192,7 @@ class Slis:
     def reset(self) -> None:
         self._registry = CollectorRegistry()
         self._result, self._results = (_build(s, self._registry) for s in SLIS)
-        self._registry.register(_OnlyStartTime(self._process))
+        self._registry.register(OnlyStartTime(self._process))
 
     def observe(self, name: str, kind: str, *, passed: bool) -> None:
         """The check `name` ran as part of `kind` (healthz, livez, readyz)."""
@@ -149,31 +207,6 @@ class Slis:
         return content_type, encode(self._registry.collect(), content_type)
 
 
-class PacketCounters(Collector):
-    """Packets counted by iptables rules, read from the kernel's accounting objects."""
-
-    def __init__(self, packet_count: PacketCount) -> None:
-        self._packet_count = packet_count
-
-    def collect(self) -> Iterator[Metric]:
-        for spec in PACKET_COUNTERS:
-            packets = self._packet_count(NFACCT_OBJECTS[spec.name])
-            if packets is not None:
-                name = spec.name.removesuffix("_total")
-                yield CounterMetricFamily(name, spec.help_text, value=packets)
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
-
-
-class _OnlyStartTime(Collector):
-    def __init__(self, process: ProcessCollector) -> None:
-        self._process = process
-
-    def collect(self) -> Iterator[Metric]:
-        return (f for f in self._process.collect() if f.name == "process_start_time_seconds")
-
-
 def _build(spec: MetricSpec, registry: CollectorRegistry) -> Live:
     if spec.kind == "histogram":
         return Histogram(
@@ -183,15 +216,10 @@ def _build(spec: MetricSpec, registry: CollectorRegistry) -> Live:
     return kind(spec.name, spec.help_text, spec.labels, registry=registry)
 
 
-_KNOWN = frozenset(spec.name for spec in TABLE)
+_KINDS = {spec.name: spec.kind for spec in TABLE}
 
 
 def _require_known(name: str) -> None:
     """A misspelt name must not look like a metric of another mode."""
-    if name not in _KNOWN:
+    if name not in _KINDS:
         raise KeyError(f"no metric is called {name}; see metric_table")
-
-
-def compress(body: bytes) -> bytes:
-    """The body as gzip; level 1, as a scrape is read once."""
-    return gzip.compress(body, compresslevel=1, mtime=0)

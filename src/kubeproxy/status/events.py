@@ -1,0 +1,161 @@
+"""Kubernetes events (events.k8s.io/v1): recorded at once, delivered later.
+
+Anyone may `record`; nothing waits. A bounded queue holds what is not delivered; when it is full
+new events are dropped, because telling about a problem must never become one. Which events are
+repetitions is decided in `event_series`; how a request reaches the API server is left to an
+`EventPoster`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
+
+from kubeproxy.errors import ProxyError
+from kubeproxy.logs import get_logger
+from kubeproxy.status.event_series import (
+    CONTROLLER,
+    FINISH_NS,
+    REFRESH_NS,
+    Event,
+    EventRequest,
+    Reference,
+    SeriesBook,
+    Write,
+    create_request,
+    write_request,
+)
+from kubeproxy.status.gotime import NANO
+
+logger = get_logger(__name__)
+
+QUEUE_LENGTH = 1000
+MAX_TRIES = 12
+RETRY_SECONDS = 10.0
+RETRY_JITTER = 0.25
+
+
+class EventPoster(Protocol):
+    """Carries requests to the API server.
+
+    Returns the HTTP status of the answer. Raises ApiError, OSError or TimeoutError if there was
+    no answer; the request is then tried again later.
+    """
+
+    async def post_event(self, request: EventRequest) -> int: ...
+
+
+class Recorder:
+    """Takes events from anyone, delivers them one after the other."""
+
+    def __init__(
+        self,
+        poster: EventPoster | None,
+        *,
+        hostname: str,
+        now_ns: Callable[[], int],
+        random: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """With no poster events are only logged. `random` gives numbers from 0 to 1."""
+        self._poster = poster
+        self._instance = f"{CONTROLLER}-{hostname}"
+        self._now_ns = now_ns
+        self._random = random
+        self._sleep = sleep
+        self._book = SeriesBook()
+        self._queue: deque[Event] = deque()
+        self._wake = asyncio.Event()
+        self._finish_at = now_ns() + FINISH_NS
+        self._refresh_at = now_ns() + REFRESH_NS
+
+    def record(
+        self, regarding: Reference, *, type: str, reason: str, action: str, note: str = ""
+    ) -> None:
+        """Tell that this happened now."""
+        event = Event(regarding, type, reason, action, note, self._now_ns())
+        _log(event)
+        if self._poster is None:
+            return
+        if len(self._queue) >= QUEUE_LENGTH:
+            logger.error(None, "Dropped an event, the queue is full", reason=reason)
+            return
+        self._queue.append(event)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Deliver until cancelled."""
+        while True:
+            await self.drain()
+            await self._wait()
+
+    async def drain(self) -> None:
+        """Deliver everything that is due now; also of use just before exit."""
+        while self._queue:
+            event = self._queue.popleft()
+            await self._deliver_all(filter(None, [self._book.observe(event, self._now_ns())]))
+        now_ns = self._now_ns()
+        if now_ns >= self._refresh_at:
+            self._refresh_at = now_ns + REFRESH_NS
+            await self._deliver_all(self._book.refresh())
+        if now_ns >= self._finish_at:
+            self._finish_at = now_ns + FINISH_NS
+            await self._deliver_all(self._book.finish(now_ns))
+
+    async def _wait(self) -> None:
+        """Until an event comes or a series is due."""
+        due_ns = min(self._finish_at, self._refresh_at) - self._now_ns()
+        try:
+            async with asyncio.timeout(max(due_ns, 0) / NANO):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+    async def _deliver_all(self, writes: Iterable[Write]) -> None:
+        for write in writes:
+            await self._deliver(write)
+
+    async def _deliver(self, write: Write) -> None:
+        for attempt in range(MAX_TRIES):
+            if attempt:
+                await self._sleep(RETRY_SECONDS * (1 + RETRY_JITTER * self._random()))
+            if await self._try(write):
+                return
+        logger.error(None, "Unable to write event (retry limit exceeded!)", event=write.event.name)
+
+    async def _try(self, write: Write) -> bool:
+        """One attempt; False if another may help."""
+        assert self._poster is not None
+        try:
+            status = await self._poster.post_event(write_request(write, self._instance))
+            if status == 404 and write.series:
+                # The event has expired on the server; the series starts anew with it.
+                status = await self._poster.post_event(create_request(write, self._instance))
+                if status == 409:
+                    return False
+        except (ProxyError, OSError, TimeoutError) as error:
+            logger.error(error, "Unable to write event (may retry after sleeping)")
+            return False
+        if status >= 400:
+            _log_rejection(write.event, status)
+        return True
+
+
+def _log(event: Event) -> None:
+    logger.v(3).info(
+        "Event occurred",
+        object=f"{event.regarding.namespace}/{event.regarding.name}".lstrip("/"),
+        kind=event.regarding.kind,
+        apiVersion="v1",
+        type=event.type,
+        reason=event.reason,
+        action=event.action,
+        note=event.note,
+    )
+
+
+def _log_rejection(event: Event, status: int) -> None:
+    logger.error(None, "Server rejected event (will not retry!)", event=event.name, status=status)

@@ -1,0 +1,157 @@
+"""Small HTTP servers: plain request and response values in front, aiohttp behind.
+
+Handlers are functions from `Request` to `Response` and know no library. `HttpServer` binds (again
+every five seconds while the address is taken, or once if failing hard is wanted) and serves until
+cancelled. aiohttp is imported when the first server runs, so that commands which serve nothing
+start quickly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from kubeproxy.errors import ProxyError
+from kubeproxy.logs import get_logger
+from kubeproxy.status.listen import ListenError, join_host_port, listen, split_host_port
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+logger = get_logger(__name__)
+
+RETRY_SECONDS = 5.0
+TEXT = ("Content-Type", "text/plain; charset=utf-8")
+JSON = ("Content-Type", "application/json")
+NOSNIFF = ("X-Content-Type-Options", "nosniff")
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What a handler may look at; header names are lower case."""
+
+    method: str
+    path: str
+    query: Mapping[str, tuple[str, ...]] = {}
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+
+    @property
+    def accept(self) -> str:
+        return self.headers.get("accept", "")
+
+
+class Response(msgspec.Struct, frozen=True):
+    """What it answers."""
+
+    body: bytes
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+
+class ServeError(ProxyError):
+    """A server that must run cannot; the program ends. `event_reason` is for the Node's event."""
+
+    def __init__(self, message: str, event_reason: str) -> None:
+        super().__init__(message)
+        self.event_reason = event_reason
+
+
+class ServerRole(msgspec.Struct, frozen=True, gc=False):
+    """How one server speaks of its failures."""
+
+    log_message: str
+    listen_prefix: str
+    fatal_prefix: str
+    event_reason: str
+
+
+def text(body: str, status: int = 200) -> Response:
+    return Response(body.encode(), status, (TEXT, NOSNIFF))
+
+
+def not_found() -> Response:
+    """Go's answer for a path nobody serves."""
+    return text("404 page not found\n", 404)
+
+
+class HttpServer:
+    """One listening address and its handler."""
+
+    def __init__(
+        self,
+        role: ServerRole,
+        address: str,
+        handler: Handler,
+        *,
+        hard_fail: bool = False,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._role = role
+        self._address = address
+        self._handler = handler
+        self._hard_fail = hard_fail
+        self._sleep = sleep
+        self.port = 0
+        """The port that was bound; of interest when the address says 0."""
+        self.is_serving = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until cancelled; ServeError only if failing hard was asked for."""
+        sock = None
+        while sock is None:
+            try:
+                sock = listen("tcp", *split_host_port(self._address))
+            except ListenError as error:
+                self._report(error)
+                await self._sleep(RETRY_SECONDS)
+        with sock:
+            self.port = sock.getsockname()[1]
+            await self._serve(sock)
+
+    def _report(self, error: ListenError) -> None:
+        message = self._role.listen_prefix.format(address=self._address) + str(error)
+        logger.error(ListenError(message), self._role.log_message)
+        if self._hard_fail:
+            raise ServeError(self._role.fatal_prefix + message, self._role.event_reason) from error
+
+    async def _serve(self, sock: socket.socket) -> None:
+        from aiohttp import web
+
+        runner = web.ServerRunner(web.Server(self._handle), access_log=None, shutdown_timeout=1.0)
+        try:
+            await runner.setup()
+            await web.SockSite(runner, sock).start()
+            host, port = sock.getsockname()[:2]
+            logger.v(3).info("Started HTTP server", address=join_host_port(host, port))
+            self.is_serving.set()
+            await asyncio.Event().wait()
+        finally:
+            self.is_serving.clear()
+            await runner.cleanup()
+
+    async def _handle(self, raw: web.BaseRequest) -> web.StreamResponse:
+        from aiohttp import web
+
+        response = await self._handler(await _read(raw))
+        headers = [*response.headers, ("Server", "kube-proxy")]
+        return web.Response(body=response.body, status=response.status, headers=headers)
+
+
+async def _read(raw: web.BaseRequest) -> Request:
+    query: dict[str, tuple[str, ...]] = {}
+    for key, value in raw.query.items():
+        query[key] = (*query.get(key, ()), value)
+    return Request(
+        method=raw.method,
+        path=raw.path,
+        query=query,
+        headers={k.lower(): v for k, v in raw.headers.items()},
+        body=await raw.read() if raw.can_read_body else b"",
+    )

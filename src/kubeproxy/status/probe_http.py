@@ -1,0 +1,180 @@
+"""Just enough HTTP/1.x to answer probes: any path, any method, one fixed kind of answer.
+
+A node can have thousands of service health ports, each probed every few seconds by several load
+balancers; a full HTTP server per port costs far more than the answer. Requests are read to the
+end of their head, a short body is skipped, anything unusual is answered and the connection
+closed. Parsing and formatting are pure; `ProbeProtocol` moves the bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Protocol
+
+import msgspec
+
+from kubeproxy.status.gotime import format_http_date
+
+MAX_HEAD_BYTES = 64 * 1024
+MAX_BODY_BYTES = 256 * 1024
+"""A longer request body is not read; the connection is closed after the answer."""
+
+IDLE_SECONDS = 120.0
+
+
+class ProbeAnswer(msgspec.Struct, frozen=True, gc=False):
+    """What a probe is told."""
+
+    code: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """What matters of a request's head."""
+
+    method: str
+    version: str
+    keep_alive: bool
+    body_bytes: int
+
+
+class BadRequest(ValueError):
+    """Not a request we understand."""
+
+
+class Answers(Protocol):
+    """What a connection needs from its listener."""
+
+    def answer(self) -> ProbeAnswer: ...
+
+    def opened(self, transport: asyncio.Transport) -> None: ...
+
+    def closed(self, transport: asyncio.Transport) -> None: ...
+
+
+def parse_head(head: bytes) -> Head:
+    """A request's head without the blank line that ends it."""
+    request_line, *lines = head.decode("latin-1").split("\r\n")
+    words = request_line.split(" ")
+    if len(words) != 3 or not words[0] or words[2] not in ("HTTP/1.0", "HTTP/1.1"):
+        raise BadRequest(f"malformed request line {request_line!r}")
+    fields = dict(map(_parse_field, lines))
+    connection = fields.get("connection", "").lower()
+    keep_alive = connection == "keep-alive" if words[2] == "HTTP/1.0" else connection != "close"
+    unread = "transfer-encoding" in fields or "expect" in fields
+    length = 0 if unread else _parse_length(fields.get("content-length", "0"))
+    if unread or length > MAX_BODY_BYTES:
+        return Head(words[0], words[2], False, 0)
+    return Head(words[0], words[2], keep_alive, length)
+
+
+def _parse_field(line: str) -> tuple[str, str]:
+    name, colon, value = line.partition(":")
+    if not colon or not name or name != name.strip():
+        raise BadRequest(f"malformed header {line!r}")
+    return name.lower(), value.strip()
+
+
+def _parse_length(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise BadRequest(f"malformed content length {text!r}")
+    return int(text)
+
+
+def format_answer(answer: ProbeAnswer, head: Head, now_ns: int) -> bytes:
+    """The bytes of an answer, in the order Go writes them."""
+    lines = [f"{head.version} {answer.code} {HTTPStatus(answer.code).phrase}"]
+    lines += [f"{name}: {value}" for name, value in answer.headers]
+    lines += [f"Date: {format_http_date(now_ns)}", f"Content-Length: {len(answer.body)}"]
+    if not head.keep_alive:
+        lines.append("Connection: close")
+    elif head.version == "HTTP/1.0":
+        lines.append("Connection: keep-alive")
+    text = "\r\n".join(lines) + "\r\n\r\n"
+    return text.encode("latin-1") + (b"" if head.method == "HEAD" else answer.body)
+
+
+def format_refusal(code: int) -> bytes:
+    """Go's answer to what is not HTTP; the connection closes after it."""
+    line = f"{code} {HTTPStatus(code).phrase}"
+    fields = "Content-Type: text/plain; charset=utf-8\r\nConnection: close"
+    return f"HTTP/1.1 {line}\r\n{fields}\r\n\r\n{line}".encode("latin-1")
+
+
+class ProbeProtocol(asyncio.Protocol):
+    """One connection of a probe."""
+
+    def __init__(self, listener: Answers, now_ns: Callable[[], int]) -> None:
+        self._listener = listener
+        self._now_ns = now_ns
+        self._buffer = bytearray()
+        self._skip = 0
+        self._done = False
+        self._transport: asyncio.Transport
+        self._idle: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._listener.opened(transport)
+        self._rest()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        self._listener.closed(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._done:
+            return  # answered for the last time; what still comes is only drained
+        self._buffer += data
+        try:
+            while self._step():
+                pass
+        except BadRequest:
+            self._finish(format_refusal(400))
+
+    def _step(self) -> bool:
+        """Deal with one request; False when more bytes are needed."""
+        dropped = min(self._skip, len(self._buffer))
+        del self._buffer[:dropped]
+        self._skip -= dropped
+        end = self._buffer.find(b"\r\n\r\n")
+        if self._done or end < 0:
+            self._limit_head()
+            return False
+        head = parse_head(bytes(self._buffer[:end]))
+        del self._buffer[: end + 4]
+        self._skip = head.body_bytes
+        self._reply(head)
+        return True
+
+    def _limit_head(self) -> None:
+        if len(self._buffer) > MAX_HEAD_BYTES:
+            self._finish(format_refusal(431))
+
+    def _reply(self, head: Head) -> None:
+        data = format_answer(self._listener.answer(), head, self._now_ns())
+        if head.keep_alive:
+            self._transport.write(data)
+            self._rest()
+        else:
+            self._finish(data)
+
+    def _finish(self, data: bytes) -> None:
+        """Say the last word, then let the peer close: closing over unread bytes loses the word."""
+        self._done = True
+        self._buffer.clear()
+        self._transport.write(data)
+        self._transport.write_eof()
+        self._rest(seconds=0.5)
+
+    def _rest(self, seconds: float = IDLE_SECONDS) -> None:
+        """Give up on a peer that stays silent."""
+        if self._idle is not None:
+            self._idle.cancel()
+        loop = asyncio.get_running_loop()
+        self._idle = loop.call_later(seconds, self._transport.abort)

@@ -1,0 +1,190 @@
+"""Listeners for `healthCheckNodePort`: load balancers ask them whether to use this node.
+
+One `ServiceHealth` per IP family. After each successful sync it is told which Services have a
+port and how many ready local endpoints they have. All addresses of a Service open or none does;
+a failure is logged, becomes an event, and is tried again at the next sync. Closing is immediate
+and drops open connections, as load balancers expect of a port that is gone.
+
+Which Services and which addresses is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+import msgspec
+
+from kubeproxy.facts.ids import Family, ServiceName
+from kubeproxy.logs import get_logger
+from kubeproxy.status.event_series import WARNING, service_reference
+from kubeproxy.status.events import Recorder
+from kubeproxy.status.listen import ListenError, Network, listen
+from kubeproxy.status.probe_http import ProbeAnswer, ProbeProtocol
+
+logger = get_logger(__name__)
+
+_WILDCARD = {Family.IPV4: "0.0.0.0", Family.IPV6: "::"}
+
+
+class ServiceHealth:
+    """The health ports of one family."""
+
+    def __init__(
+        self,
+        family: Family,
+        *,
+        node_name: str,
+        is_healthy: Callable[[], bool] = lambda: True,
+        addresses: Sequence[str] | None = None,
+        recorder: Recorder | None = None,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Listen on `addresses`, or on all of the family if none are given.
+
+        `is_healthy` is the proxy's own health; without a health server it is always true.
+        """
+        self._family = family
+        self._node_name = node_name
+        self._is_healthy = is_healthy
+        self._addresses = (_WILDCARD[family],) if addresses is None else tuple(addresses)
+        self._recorder = recorder
+        self._now_ns = now_ns
+        self._ports: dict[ServiceName, HealthPort] = {}
+
+    async def sync_services(self, wanted: Mapping[ServiceName, int]) -> None:
+        """Open and close listeners until exactly these Services have theirs."""
+        for name, held in list(self._ports.items()):
+            if wanted.get(name) != held.port:
+                self._close(name)
+        for name, port in wanted.items():
+            if name not in self._ports:
+                await self._open(name, port)
+
+    def sync_endpoints(self, counts: Mapping[ServiceName, int]) -> None:
+        """Set how many local endpoints each Service has; one not mentioned has none."""
+        for name, held in self._ports.items():
+            held.local_endpoints = counts.get(name, 0)
+
+    def close(self) -> None:
+        """Close everything."""
+        for name in list(self._ports):
+            self._close(name)
+
+    @property
+    def open_ports(self) -> Mapping[ServiceName, int]:
+        """What is listened on now."""
+        return {name: held.port for name, held in self._ports.items()}
+
+    def _close(self, name: ServiceName) -> None:
+        held = self._ports.pop(name)
+        logger.v(2).info("Closing healthcheck", service=str(name), port=held.port)
+        held.close()
+
+    async def _open(self, name: ServiceName, port: int) -> None:
+        logger.v(2).info("Opening healthcheck", service=str(name), port=port)
+        opened = HealthPort(name, port, self._is_healthy, self._now_ns)
+        try:
+            sockets = _listen_all(self._family, self._addresses, port)
+        except ListenError as error:
+            self._report(name, port, error)
+            return
+        self._ports[name] = opened
+        await opened.serve(sockets)
+
+    def _report(self, name: ServiceName, port: int, error: ListenError) -> None:
+        logger.error(
+            error,
+            "Failed to start healthcheck",
+            node=self._node_name,
+            service=str(name),
+            port=port,
+        )
+        if self._recorder is not None:
+            self._recorder.record(
+                service_reference(name),
+                type=WARNING,
+                reason="FailedToStartServiceHealthcheck",
+                action="Listen",
+                note=f"node {self._node_name} failed to start healthcheck "
+                f'"{name}" on port {port}: {error}',
+            )
+
+
+class HealthPort:
+    """The listeners and connections of one Service."""
+
+    def __init__(
+        self,
+        service: ServiceName,
+        port: int,
+        is_healthy: Callable[[], bool],
+        now_ns: Callable[[], int],
+    ) -> None:
+        self.port = port
+        self.local_endpoints = 0
+        self._service = service
+        self._is_healthy = is_healthy
+        self._now_ns = now_ns
+        self._servers: list[asyncio.Server] = []
+        self._transports: set[asyncio.Transport] = set()
+        self._is_closed = False
+
+    async def serve(self, sockets: Sequence[socket.socket]) -> None:
+        loop = asyncio.get_running_loop()
+        for sock in sockets:
+            server = await loop.create_server(self._connection, sock=sock)
+            self._servers.append(server)
+
+    def close(self) -> None:
+        self._is_closed = True
+        for server in self._servers:
+            server.close()
+        for transport in self._transports:
+            transport.abort()
+
+    def answer(self) -> ProbeAnswer:
+        return service_answer(self._service, self.local_endpoints, proxy_healthy=self._is_healthy())
+
+    def opened(self, transport: asyncio.Transport) -> None:
+        self._transports.add(transport)
+        if self._is_closed:  # accepted just before the port was closed
+            transport.abort()
+
+    def closed(self, transport: asyncio.Transport) -> None:
+        self._transports.discard(transport)
+
+    def _connection(self) -> ProbeProtocol:
+        return ProbeProtocol(self, self._now_ns)
+
+
+def service_answer(service: ServiceName, count: int, *, proxy_healthy: bool) -> ProbeAnswer:
+    """What a probe of this Service's port is told; load balancers may weigh by the header."""
+    body = {
+        "service": {"namespace": service.namespace, "name": service.name},
+        "localEndpoints": count,
+        "serviceProxyHealthy": proxy_healthy,
+    }
+    headers = (
+        ("Content-Type", "application/json"),
+        ("X-Content-Type-Options", "nosniff"),
+        ("X-Load-Balancing-Endpoint-Weight", str(count)),
+    )
+    return ProbeAnswer(200 if count and proxy_healthy else 503, headers, _tabbed(body))
+
+
+def _tabbed(value: object) -> bytes:
+    # Names of Kubernetes objects hold no blanks, so two leading blanks are always indentation.
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).replace(b"  ", b"\t")
+
+
+def _listen_all(family: Family, addresses: Sequence[str], port: int) -> list[socket.socket]:
+    """All sockets, or none and the error."""
+    network: Network = "tcp4" if family is Family.IPV4 else "tcp6"
+    with ExitStack() as undo:
+        opened = [undo.enter_context(listen(network, address, port)) for address in addresses]
+        undo.pop_all()
+    return opened

@@ -1,0 +1,141 @@
+"""`/flagz` and `/statusz`: what runs here, for people as text and for tools as JSON or YAML.
+
+The text is deliberately not for machines: upstream varies its separator at random to keep anyone
+from parsing it, so ours does too; the choice is an argument. Tools name the versioned object they
+want in their Accept header. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from kubeproxy.status.accept import Clause, parse_accept
+from kubeproxy.status.gotime import NANO, format_rfc3339, format_unix_date, format_uptime
+from kubeproxy.status.http import JSON, NOSNIFF, TEXT, Response
+
+COMPONENT = "kube-proxy"
+SEPARATORS = (":", ": ", "=", " ")
+_GROUP = "config.k8s.io"
+_CURRENT, _DEPRECATED = "v1beta1", "v1alpha1"
+_NOTICE = (
+    "Warning: This endpoint is not meant to be machine parseable, has no formatting "
+    "compatibility guarantees and is for debugging purposes only."
+)
+
+
+class RunningVersion(msgspec.Struct, frozen=True, gc=False):
+    """What `/statusz` says of the program."""
+
+    started_ns: int
+    runtime: str
+    binary: str
+    emulation: str
+
+
+class Structured(msgspec.Struct, frozen=True, gc=False):
+    """A tool's wish: encoding and version of the object."""
+
+    media_type: str
+    version: str
+
+
+def flagz(flags: Mapping[str, str], accept: str, *, separator: str) -> Response:
+    """Every flag with the value of the command line."""
+    wish = _negotiate(accept, "Flagz")
+    if wish is None:
+        return _not_acceptable()
+    if isinstance(wish, Structured):
+        return _object(wish, "Flagz", {"flags": dict(sorted(flags.items()))})
+    lines = "".join(f"{name}{separator}{flags[name]}\n" for name in sorted(flags))
+    return _page("flagz", lines)
+
+
+def statusz(
+    version: RunningVersion, paths: Sequence[str], accept: str, *, now_ns: int, separator: str
+) -> Response:
+    """Since when we run, and what."""
+    wish = _negotiate(accept, "Statusz")
+    if wish is None:
+        return _not_acceptable()
+    up = max(now_ns - version.started_ns, 0) // NANO
+    if isinstance(wish, Structured):
+        return _object(wish, "Statusz", _status_fields(version, paths, up))
+    rows = {
+        "Started": format_unix_date(version.started_ns),
+        "Up": format_uptime(up),
+        "Go version": version.runtime,
+        "Binary version": version.binary,
+        "Emulation version": version.emulation,
+        "Paths": " ".join(paths),
+    }
+    return _page("statusz", "".join(f"{k}{separator} {v}\n" for k, v in rows.items()))
+
+
+def _status_fields(version: RunningVersion, paths: Sequence[str], up: int) -> dict[str, object]:
+    return {
+        "startTime": format_rfc3339(version.started_ns),
+        "uptimeSeconds": up,
+        "goVersion": version.runtime,
+        "binaryVersion": version.binary,
+        "emulationVersion": version.emulation,
+        "paths": list(paths),
+    }
+
+
+def _negotiate(accept: str, kind: str) -> Structured | str | None:
+    """The first wish we can meet: an object, `text`, or nothing."""
+    if not accept.strip():
+        return "text"
+    for clause in parse_accept(accept):
+        if clause.media_type in ("*/*", "text/*", "text/plain"):
+            return "text"
+        if _is_structured(clause, kind):
+            return Structured(clause.media_type, clause.params["v"])
+    return None
+
+
+def _is_structured(clause: Clause, kind: str) -> bool:
+    return (
+        clause.media_type in ("application/json", "application/yaml")
+        and clause.params.get("g") == _GROUP
+        and clause.params.get("as") == kind
+        and clause.params.get("v") in (_CURRENT, _DEPRECATED)
+    )
+
+
+def _page(name: str, lines: str) -> Response:
+    body = f"\n{COMPONENT} {name}\n{_NOTICE}\n\n{lines}"
+    return Response(body.encode(), 200, (TEXT, NOSNIFF))
+
+
+def _object(wish: Structured, kind: str, fields: Mapping[str, object]) -> Response:
+    group_version = f"{_GROUP}/{wish.version}"
+    value = {"kind": kind, "apiVersion": group_version, "metadata": {"name": COMPONENT}, **fields}
+    content_type = f"{wish.media_type};g={_GROUP};v={wish.version};as={kind}"
+    headers: tuple[tuple[str, str], ...] = (("Content-Type", content_type), NOSNIFF)
+    if wish.version == _DEPRECATED:
+        warning = f"{group_version} {kind} is deprecated; use {_GROUP}/{_CURRENT} {kind}"
+        headers += (("Warning", f'299 - "{warning}"'),)
+    return Response(_encode(wish.media_type, value), 200, headers)
+
+
+def _encode(media_type: str, value: Mapping[str, object]) -> bytes:
+    if media_type == "application/yaml":
+        return msgspec.yaml.encode(value)
+    return msgspec.json.encode(value) + b"\n"
+
+
+def _not_acceptable() -> Response:
+    types = "application/json, application/yaml, text/plain"
+    status = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": f"only the following media types are accepted: {types}",
+        "reason": "NotAcceptable",
+        "code": 406,
+    }
+    return Response(msgspec.json.encode(status) + b"\n", 406, (JSON, NOSNIFF))
