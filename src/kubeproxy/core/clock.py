@@ -1,8 +1,7 @@
-"""The clock as an argument."""
+"""The clock as an argument; the machine's own is built in `app` only."""
 
 from __future__ import annotations
 
-import time
 from typing import Protocol
 
 
@@ -12,13 +11,3 @@ class Clock(Protocol):
     def time(self) -> float: ...
 
     def monotonic(self) -> float: ...
-
-
-class SystemClock:
-    """The machine's clocks; built in `app` only."""
-
-    def time(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()

@@ -46,10 +46,6 @@ class SliceFacts(Struct, frozen=True):
     name: str
     endpoints: tuple[tuple[PortKey, tuple[Endpoint, ...]], ...]
 
-    @property
-    def has_udp(self) -> bool:
-        return any(key.protocol is Protocol.UDP for key, _ in self.endpoints)
-
 
 def merge_slices(slices: Iterable[SliceFacts]) -> Mapping[PortKey, tuple[Endpoint, ...]]:
     """Endpoints per port over all slices of one Service, sorted by their text.

@@ -14,9 +14,6 @@ from kubeproxy.facts.endpoint import Endpoint, PortKey, SliceFacts, merge_slices
 from kubeproxy.facts.ids import ServiceName
 from kubeproxy.facts.service import ServiceFacts
 
-LARGE_CLUSTER_ENDPOINTS = 1000
-"""Above this many endpoints upstream's iptables mode leaves out comments to save time."""
-
 
 class Dirty(Struct, frozen=True):
     """What changed since the last round: Services to plan again, and why latency is measured."""
@@ -42,8 +39,6 @@ class Store:
         self._pending_services: dict[ServiceName, _Pending] = {}
         self._dirty_by_slices: set[ServiceName] = set()
         self._trigger_times: dict[ServiceName, list[float]] = {}
-        self._endpoint_counts: dict[ServiceName, int] = {}
-        self._endpoint_total = 0
         self.slice_changes_pending = 0
 
     @property
@@ -53,11 +48,6 @@ class Store:
     @property
     def is_dirty(self) -> bool:
         return bool(self._pending_services or self._dirty_by_slices)
-
-    @property
-    def is_large(self) -> bool:
-        """As of the last time each Service was merged."""
-        return self._endpoint_total > LARGE_CLUSTER_ENDPOINTS
 
     def names(self) -> frozenset[ServiceName]:
         """Every Service that has an object or slices."""
@@ -94,13 +84,14 @@ class Store:
         owner = self._slice_owner.get(key)
         if owner == facts.service and self._slices[owner][facts.name] == facts:
             return False
-        if owner is not None and owner != facts.service:
+        if owner is not None:
             self._drop_slice(owner, facts.name)
         self._slice_owner[key] = facts.service
         self._slices.setdefault(facts.service, {})[facts.name] = facts
         if trigger_time is not None:
             self._trigger_times.setdefault(facts.service, []).append(trigger_time)
-        self._slices_changed(facts.service)
+        self._dirty_by_slices.add(facts.service)
+        self.slice_changes_pending += 1
         return True
 
     def delete_slice(self, namespace: str, slice_name: str) -> bool:
@@ -108,6 +99,8 @@ class Store:
         if owner is None:
             return False
         self._drop_slice(owner, slice_name)
+        self._trigger_times.pop(owner, None)
+        self.slice_changes_pending += 1
         return True
 
     def _drop_slice(self, owner: ServiceName, slice_name: str) -> None:
@@ -115,12 +108,7 @@ class Store:
         del slices[slice_name]
         if not slices:
             del self._slices[owner]
-        self._trigger_times.pop(owner, None)
-        self._slices_changed(owner)
-
-    def _slices_changed(self, service: ServiceName) -> None:
-        self._dirty_by_slices.add(service)
-        self.slice_changes_pending += 1
+        self._dirty_by_slices.add(owner)
 
     def slice_names(self) -> Iterator[tuple[str, str]]:
         """Namespace and name of every slice held."""
@@ -131,15 +119,8 @@ class Store:
         return frozenset(self._services)
 
     def endpoints(self, name: ServiceName) -> Mapping[PortKey, tuple[Endpoint, ...]]:
-        """The merged endpoints of one Service; also keeps the cluster-wide count current."""
-        merged = merge_slices(self._slices.get(name, {}).values())
-        count = sum(map(len, merged.values()))
-        self._endpoint_total += count - self._endpoint_counts.get(name, 0)
-        if count:
-            self._endpoint_counts[name] = count
-        else:
-            self._endpoint_counts.pop(name, None)
-        return merged
+        """The merged endpoints of one Service."""
+        return merge_slices(self._slices.get(name, {}).values())
 
     def take_dirty(self) -> Dirty:
         """What changed since the last call; the caller now owns the work."""

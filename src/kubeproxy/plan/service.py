@@ -74,6 +74,7 @@ def _plan_port(
         uses_local_pool=uses_local,
         health_check_node_port=service.health_check_node_port,
         serving=_serving(port, endpoints),
+        endpoint_count=len(endpoints),
         excluded=(*excluded_endpoints(endpoints, choice), *_unused_addresses(service, node)),
         notes=(*choice.notes, *service.ignored),
     )

@@ -97,7 +97,8 @@ class ServicePlan(Struct, frozen=True):
     `cluster` and `local` are the pools that frontends name; `reachable` is their union, in
     canonical order. `is_externally_accessible` holds even if external IPs are switched off,
     because upstream's rules show it. `serving`, for UDP only, are the endpoints to which an
-    established flow may go on, whatever policy chose for new ones.
+    established flow may go on, whatever policy chose for new ones. `endpoint_count` counts all
+    endpoints that are known, usable or not.
     """
 
     id: ServicePortId
@@ -117,6 +118,7 @@ class ServicePlan(Struct, frozen=True):
     uses_local_pool: bool = False
     health_check_node_port: int = 0
     serving: tuple[Endpoint, ...] = ()
+    endpoint_count: int = 0
     excluded: tuple[Excluded, ...] = ()
     notes: tuple[str, ...] = ()
 
