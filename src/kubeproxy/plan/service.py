@@ -75,6 +75,7 @@ def _plan_port(
         health_check_node_port=service.health_check_node_port,
         serving=_serving(port, endpoints),
         endpoint_count=len(endpoints),
+        hairpin=tuple(e for e in endpoints if e.is_local),
         excluded=(*excluded_endpoints(endpoints, choice), *_unused_addresses(service, node)),
         notes=(*choice.notes, *service.ignored),
     )

@@ -98,7 +98,8 @@ class ServicePlan(Struct, frozen=True):
     canonical order. `is_externally_accessible` holds even if external IPs are switched off,
     because upstream's rules show it. `serving`, for UDP only, are the endpoints to which an
     established flow may go on, whatever policy chose for new ones. `endpoint_count` counts all
-    endpoints that are known, usable or not.
+    endpoints that are known, usable or not. `hairpin` are those on this node, usable or not: each
+    of them may reach itself through a frontend.
     """
 
     id: ServicePortId
@@ -119,6 +120,7 @@ class ServicePlan(Struct, frozen=True):
     health_check_node_port: int = 0
     serving: tuple[Endpoint, ...] = ()
     endpoint_count: int = 0
+    hairpin: tuple[Endpoint, ...] = ()
     excluded: tuple[Excluded, ...] = ()
     notes: tuple[str, ...] = ()
 
