@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec import Struct
 
-from kubeproxy.facts.ids import Family, ServiceName
+from kubeproxy.facts.ids import Family
 
 
 class Failure(Struct, frozen=True):
@@ -50,7 +48,6 @@ class RoundReport(Struct, frozen=True):
     conntrack_seconds: float | None = None
     conntrack_deleted: int = 0
     measures: tuple[MeasuredValue, ...] = ()
-    health_check_ports: Mapping[ServiceName, int] = {}
 
     @property
     def is_success(self) -> bool:

@@ -1,0 +1,259 @@
+"""Objects without a cluster: a file or directory of YAML or JSON manifests, watched.
+
+A file counts when its writer is done with it. A file that cannot be read or parsed, or that is
+empty, is taken for half-written: it is named in the log and what it said before stays. A file
+that is gone takes its objects with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from kubeproxy.api.source import Delete, Inbox, Kind, Object, Synced, Undecodable, Upsert
+from kubeproxy.errors import ConfigError, ObjectError
+from kubeproxy.kernel.inotify import FileNews, FileWatch, Happening
+from kubeproxy.logs import get_logger
+
+logger = get_logger(__name__)
+
+SUFFIXES = frozenset({".yaml", ".yml", ".json"})
+SETTLE_SECONDS = 0.005
+"""News about one save comes in several pieces; reading once is enough."""
+
+_KINDS = {kind.value: kind for kind in Kind}
+_NAMESPACED = frozenset({Kind.SERVICE, Kind.ENDPOINT_SLICE})
+
+Key: TypeAlias = tuple[Kind, str, str]
+"""Kind, namespace, name."""
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The objects of one file; `problems` are those that could not be decoded."""
+
+    objects: Mapping[Key, Object] = {}
+    problems: tuple[Undecodable, ...] = ()
+
+
+def parse_manifest(text: str) -> Manifest:
+    """The objects of kinds we watch in this text; raises ObjectError if it cannot be parsed."""
+    found: dict[Key, Object] = {}
+    problems: list[Undecodable] = []
+    documents = list(_documents(text))
+    if not documents:
+        raise ObjectError("the file is empty")
+    for document in documents:
+        for item in _flatten(document):
+            _take(item, found, problems)
+    return Manifest(found, tuple(problems))
+
+
+def _documents(text: str) -> Iterator[object]:
+    """The documents of a file; JSON is YAML too, but much quicker to read as JSON."""
+    if text.lstrip().startswith(("{", "[")):
+        try:
+            yield msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise ObjectError(f"not JSON: {error}") from error
+        return
+    import yaml
+
+    try:
+        yield from (d for d in yaml.load_all(text, _loader()) if d is not None)
+    except yaml.YAMLError as error:
+        raise ObjectError(f"not YAML: {' '.join(str(error).split())}") from error
+
+
+def _loader() -> type:
+    """A YAML loader that leaves time stamps as text, as the API does."""
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        pass
+
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith("timestamp")]
+        for first, resolvers in Loader.yaml_implicit_resolvers.items()
+    }
+    return Loader
+
+
+def _flatten(document: object) -> Iterator[object]:
+    """The objects of a document: itself, the elements of a list, or the items of a `List` kind."""
+    if isinstance(document, list):
+        for element in document:
+            yield from _flatten(element)
+    elif isinstance(document, dict) and str(document.get("kind", "")).endswith("List"):
+        item_kind = str(document["kind"]).removesuffix("List")
+        for element in document.get("items") or ():
+            yield {"kind": item_kind, **element} if isinstance(element, dict) else element
+    else:
+        yield document
+
+
+def _take(item: object, found: dict[Key, Object], problems: list[Undecodable]) -> None:
+    if not isinstance(item, dict) or not item.get("kind"):
+        raise ObjectError(f"expected an object with a kind, found {str(item)[:60]!r}")
+    kind = _KINDS.get(str(item["kind"]))
+    if kind is None:
+        return  # Deployments and the like live in the same files; they are not ours.
+    name = _name(item)
+    try:
+        decoded = msgspec.convert(item, kind.object_type)
+        _require(decoded.metadata.name, "metadata.name is missing")
+        _require_usable(kind, item)
+    except (msgspec.ValidationError, ObjectError) as error:
+        problems.append(Undecodable(kind, name, str(error)))
+        return
+    namespace = decoded.metadata.namespace
+    if kind in _NAMESPACED and not namespace:
+        namespace = "default"
+        decoded = msgspec.structs.replace(
+            decoded, metadata=msgspec.structs.replace(decoded.metadata, namespace=namespace)
+        )
+    key = (kind, namespace, decoded.metadata.name)
+    if key in found:
+        problems.append(Undecodable(kind, name, "the file holds another object of this name"))
+    else:
+        found[key] = decoded
+
+
+def _name(item: Mapping[str, object]) -> str:
+    meta = item.get("metadata")
+    if not isinstance(meta, dict):
+        return ""
+    namespace, name = meta.get("namespace"), str(meta.get("name", ""))[:80]
+    return f"{str(namespace)[:80]}/{name}" if namespace else name
+
+
+def _require(value: object, message: str) -> None:
+    if not value:
+        raise ObjectError(message)
+
+
+def _require_usable(kind: Kind, item: Mapping[str, object]) -> None:
+    """What an API server would have filled in, and nobody does here."""
+    if kind is Kind.SERVICE:
+        spec = item.get("spec")
+        spec = spec if isinstance(spec, dict) else {}
+        if spec.get("type") != "ExternalName":
+            _require(
+                spec.get("clusterIP"),
+                "spec.clusterIP is missing: without a cluster nobody allocates one, so write the"
+                " address you want the Service to have (or None for a headless Service)",
+            )
+    elif kind is Kind.ENDPOINT_SLICE:
+        meta = item.get("metadata")
+        labels = meta.get("labels") if isinstance(meta, dict) else None
+        _require(
+            isinstance(labels, dict) and labels.get("kubernetes.io/service-name"),
+            "label kubernetes.io/service-name is missing: it says which Service the slice serves",
+        )
+
+
+class ManifestSource:
+    """Delivers the objects of a file or directory, and every later change of them."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            raise ConfigError(f"--manifests {path}: no such file or directory")
+        self._path = path
+        self._directory = path if path.is_dir() else path.parent
+        self._files: dict[Path, Manifest] = {}
+
+    def load(self) -> Mapping[Key, Object]:
+        """Read everything once; the objects that hold now."""
+        return self._scan(lambda event: _log_problem(event))
+
+    async def run(self, inbox: Inbox) -> None:
+        """Deliver what is there, then what changes, until cancelled."""
+        with FileWatch() as watch:
+            watch.add(self._directory)
+            held: Mapping[Key, Object] = {}
+            held = self._deliver(held, inbox)
+            for kind in Kind:
+                inbox.send(Synced(kind))
+            while True:
+                if self._concerns_us(await watch.wait()):
+                    await asyncio.sleep(SETTLE_SECONDS)
+                    held = self._deliver(held, inbox)
+
+    def _deliver(self, held: Mapping[Key, Object], inbox: Inbox) -> Mapping[Key, Object]:
+        wanted = self._scan(inbox.send)
+        for key, found in wanted.items():
+            if held.get(key) != found:
+                inbox.send(Upsert(key[0], found))
+        for kind, namespace, name in held.keys() - wanted.keys():
+            inbox.send(Delete(kind, namespace, name))
+        return wanted
+
+    def _concerns_us(self, news: list[FileNews]) -> bool:
+        """A file still open for writing is not news; nor is a neighbour of the one we read."""
+        return any(
+            item.what & ~(Happening.CREATE | Happening.MODIFY)
+            and (self._path.is_dir() or item.name in ("", self._path.name, "..data"))
+            for item in news
+        ) or any(item.what & Happening.CREATE and self._is_link(item) for item in news)
+
+    def _is_link(self, item: FileNews) -> bool:
+        return (item.directory / item.name).is_symlink()
+
+    def _paths(self) -> list[Path]:
+        if not self._path.is_dir():
+            return [self._path] if self._path.exists() else []
+        return sorted(
+            path
+            for path in self._directory.iterdir()
+            if path.suffix in SUFFIXES and not path.name.startswith(".") and path.is_file()
+        )
+
+    def _scan(self, complain: Callable[[Undecodable], None]) -> Mapping[Key, Object]:
+        paths = self._paths()
+        for gone in self._files.keys() - set(paths):
+            del self._files[gone]
+        for path in paths:
+            self._read(path, complain)
+        return self._merge(complain)
+
+    def _read(self, path: Path, complain: Callable[[Undecodable], None]) -> None:
+        try:
+            manifest = parse_manifest(path.read_text("utf-8"))
+        except (OSError, ObjectError, UnicodeDecodeError) as error:
+            logger.error(error, "Manifest is left as it was before", file=str(path))
+            return
+        before = self._files.get(path, Manifest())
+        for problem in manifest.problems:
+            if problem not in before.problems:
+                complain(problem)
+        self._files[path] = _keeping_bad(manifest, before)
+
+    def _merge(self, complain: Callable[[Undecodable], None]) -> Mapping[Key, Object]:
+        merged: dict[Key, Object] = {}
+        for path in sorted(self._files):
+            for key, found in self._files[path].objects.items():
+                if key in merged:
+                    text = f"{path} holds another object of this name; the first file wins"
+                    complain(Undecodable(key[0], f"{key[1]}/{key[2]}", text))
+                else:
+                    merged[key] = found
+        return merged
+
+
+def _keeping_bad(manifest: Manifest, before: Manifest) -> Manifest:
+    """What was known under the name of an object that is bad now stays."""
+    bad = {(problem.kind, problem.name) for problem in manifest.problems}
+    kept = {
+        key: found
+        for key, found in before.objects.items()
+        if key not in manifest.objects
+        and ((key[0], f"{key[1]}/{key[2]}") in bad or (key[0], key[2]) in bad)
+    }
+    return Manifest({**manifest.objects, **kept}, manifest.problems)
+
+
+def _log_problem(problem: Undecodable) -> None:
+    logger.error(problem.reason, "Object is left out", kind=problem.kind.value, name=problem.name)
