@@ -32,6 +32,7 @@ from kubeproxy.api.watch import (
 class Meta(msgspec.Struct, frozen=True):
     name: str
     namespace: str = ""
+    resource_version: str = msgspec.field(name="resourceVersion", default="")
 
 
 class Thing(msgspec.Struct, frozen=True):
@@ -39,12 +40,8 @@ class Thing(msgspec.Struct, frozen=True):
     size: int = 0
 
 
-def key_of(thing: Thing) -> ObjectKey:
-    return ObjectKey(thing.metadata.namespace, thing.metadata.name)
-
-
 def tracker() -> Tracker[Thing]:
-    return Tracker(msgspec.json.Decoder(Thing), key_of)
+    return Tracker(msgspec.json.Decoder(Thing))
 
 
 def raw(name: str, *, version: int = 1, size: object = 0, **more: object) -> dict[str, object]:
@@ -52,8 +49,8 @@ def raw(name: str, *, version: int = 1, size: object = 0, **more: object) -> dic
     return {"kind": "Thing", "metadata": meta | more, "size": size, "unknownField": [1, {"x": 2}]}
 
 
-def thing(name: str, size: int = 0) -> Thing:
-    return Thing(Meta(name, "ns"), size)
+def thing(name: str, size: int = 0, *, version: int = 1) -> Thing:
+    return Thing(Meta(name, "ns", str(version)), size)
 
 
 def page(*items: Mapping[str, object], version: str = "10", token: str = "") -> bytes:
@@ -132,7 +129,8 @@ def test_watch_events_follow_the_list_and_move_the_version() -> None:
     one.begin_stream()
     added = one.feed(line("ADDED", raw("b", version=11)))
     changed = one.feed(line("MODIFIED", raw("a", version=12, size=9)))
-    assert (added, changed) == ([Upsert(thing("b"))], [Upsert(thing("a", 9))])
+    assert added == [Upsert(thing("b", version=11))]
+    assert changed == [Upsert(thing("a", 9, version=12))]
     assert one.resource_version == "12"
     assert one.feed(line("DELETED", raw("b", version=13))) == [Delete(ObjectKey("ns", "b"))]
     assert one.resource_version == "13"

@@ -11,12 +11,10 @@ and trying again are left to `reflector`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Iterable
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
-
-T = TypeVar("T")
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 """The annotation of the bookmark that closes a streaming list."""
@@ -32,6 +30,33 @@ class ObjectKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class Metadata(Protocol):
+    """The part of an object's metadata that the protocol needs."""
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def resource_version(self) -> str: ...
+
+
+class Tracked(Protocol):
+    """Any decoded API object."""
+
+    @property
+    def metadata(self) -> Metadata: ...
+
+
+T = TypeVar("T", bound=Tracked)
+
+
+def key_of(tracked: Tracked) -> ObjectKey:
+    return ObjectKey(tracked.metadata.namespace, tracked.metadata.name)
 
 
 class Upsert(msgspec.Struct, Generic[T], frozen=True):
@@ -129,10 +154,6 @@ class _Stamped(msgspec.Struct, gc=False):
     metadata: _Meta = msgspec.field(default_factory=_Meta)
 
     @property
-    def key(self) -> ObjectKey:
-        return ObjectKey(self.metadata.namespace, self.metadata.name)
-
-    @property
     def ends_initial_events(self) -> bool:
         return (self.metadata.annotations or {}).get(INITIAL_EVENTS_END) == "true"
 
@@ -185,9 +206,8 @@ class LineSplitter:
 class Tracker(Generic[T]):
     """The objects of one kind as far as they were announced, and how to go on from here."""
 
-    def __init__(self, decoder: msgspec.json.Decoder[T], key_of: Callable[[T], ObjectKey]) -> None:
+    def __init__(self, decoder: msgspec.json.Decoder[T]) -> None:
         self._decoder = decoder
-        self._key_of = key_of
         self._known: set[ObjectKey] = set()
         self._unseen: set[ObjectKey] | None = None
         self._lines = LineSplitter()
@@ -248,33 +268,27 @@ class Tracker(Generic[T]):
             decoded = self._decoder.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
             return self._undecodable(raw, str(error))
-        key = self._key_of(decoded)
-        self._known.add(key)
-        self._note(key, raw)
+        self._known.add(self._note(decoded))
         return Upsert(decoded)
 
     def _undecodable(self, raw: msgspec.Raw, reason: str) -> Event[T]:
         """Its name is usually readable, which keeps the relist from taking it for deleted."""
         try:
-            key = _STAMPED.decode(raw).key
+            return Undecodable(self._note(_STAMPED.decode(raw)), reason)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return Undecodable(ObjectKey("", ""), reason)
-        self._note(key, raw)
-        return Undecodable(key, reason)
 
-    def _note(self, key: ObjectKey, raw: msgspec.Raw) -> None:
+    def _note(self, tracked: Tracked) -> ObjectKey:
         """Within a list the end carries the version; outside each object carries its own."""
+        key = key_of(tracked)
         if self._unseen is not None:
             self._unseen.discard(key)
         else:
-            self._advance(_STAMPED.decode(raw).metadata.resource_version)
+            self._advance(tracked.metadata.resource_version)
+        return key
 
     def _delete(self, stamped: _Stamped) -> Iterable[Event[T]]:
-        key = stamped.key
-        if self._unseen is not None:
-            self._unseen.discard(key)
-        else:
-            self._advance(stamped.metadata.resource_version)
+        key = self._note(stamped)
         if key not in self._known:
             return ()
         self._known.discard(key)

@@ -1,0 +1,264 @@
+"""HTTP to the API server, behind one small protocol so that the library can be replaced.
+
+Promises: connections are kept and reused, a dead peer is noticed within about 45 seconds also on a
+silent watch, and every failure is an `Unavailable` whose text names the request and the reason.
+Credentials, rate limits and retries are `client`'s business.
+"""
+
+from __future__ import annotations
+
+import platform
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from kubeproxy.api.credentials import Login
+from kubeproxy.api.observer import Observer
+from kubeproxy.errors import Unavailable
+from kubeproxy.version import KUBERNETES_VERSION, PACKAGE_VERSION
+
+if TYPE_CHECKING:
+    import aiohttp
+
+CONNECT_TIMEOUT_SECONDS = 30.0
+IDLE_CONNECTION_SECONDS = 90.0
+READ_BUFFER_BYTES = 1 << 20
+
+_KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 45_000),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+)
+"""Upstream's HTTP/2 connection is pinged after 30 silent seconds; the kernel does it for us."""
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "i686": "386", "armv7l": "arm"}
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One request. `timeout_seconds` bounds all of it, `idle_seconds` the silence between bytes."""
+
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+    content_type: str = "application/json"
+    timeout_seconds: float = 60.0
+    idle_seconds: float = 60.0
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+class Answer(Protocol):
+    """The beginning of an answer; the rest is read as needed."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    async def read(self) -> bytes:
+        """The whole body."""
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body in pieces, as they arrive."""
+
+
+class Transport(Protocol):
+    """Sends one request; leaving the context ends the answer."""
+
+    def send(self, request: Request, login: Login) -> AbstractAsyncContextManager[Answer]: ...
+
+    async def close(self) -> None: ...
+
+
+def user_agent(program: str = "kube-proxy") -> str:
+    """Upstream's beginning, and then who we really are."""
+    machine = platform.machine()
+    architecture = _ARCHITECTURES.get(machine, machine)
+    return (
+        f"{program}/{KUBERNETES_VERSION} ({platform.system().lower()}/{architecture}) "
+        f"kubeproxy/{PACKAGE_VERSION}"
+    )
+
+
+class HttpSettings(msgspec.Struct, frozen=True):
+    """What is the same for all requests of a transport."""
+
+    server: str
+    server_name: str = ""
+    proxy: str = ""
+    accepts_gzip: bool = True
+    user_agent: str = ""
+
+
+class HttpTransport:
+    """The transport over aiohttp; its session is made at the first request."""
+
+    def __init__(self, settings: HttpSettings, observer: Observer) -> None:
+        self._settings = settings
+        self._observer = observer
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @asynccontextmanager
+    async def send(self, request: Request, login: Login) -> AsyncIterator[Answer]:
+        what = f"{request.method} {self._settings.server}{request.path}"
+        with _translated(what):
+            response = await self._start(request, login)
+        try:
+            yield _HttpAnswer(response, what)
+        finally:
+            # Gives the connection back if the body was read, and ends it otherwise.
+            response.release()
+
+    async def _start(self, request: Request, login: Login) -> aiohttp.ClientResponse:
+        import aiohttp
+        from yarl import URL
+
+        settings = self._settings
+        query = urlencode(request.query, quote_via=quote)
+        url = f"{settings.server}{request.path}{'?' if query else ''}{query}"
+        return await self._opened().request(
+            request.method,
+            URL(url, encoded=True),
+            headers=self._headers(request, login),
+            data=request.body or None,
+            ssl=login.context if login.context is not None else True,
+            server_hostname=settings.server_name or None,
+            proxy=settings.proxy or None,
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(
+                total=request.timeout_seconds,
+                sock_connect=CONNECT_TIMEOUT_SECONDS,
+                sock_read=request.idle_seconds,
+            ),
+        )
+
+    def _headers(self, request: Request, login: Login) -> list[tuple[str, str]]:
+        headers = [
+            ("Accept", "application/json"),
+            ("User-Agent", self._settings.user_agent or user_agent()),
+            ("Accept-Encoding", "gzip" if self._settings.accepts_gzip else "identity"),
+            *login.headers,
+        ]
+        if request.body:
+            headers.append(("Content-Type", request.content_type))
+        return headers
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            import aiohttp
+
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    keepalive_timeout=IDLE_CONNECTION_SECONDS, socket_factory=_watchful_socket
+                ),
+                trace_configs=[_resolution_trace(self._observer)],
+                read_bufsize=READ_BUFFER_BYTES,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+
+class _HttpAnswer:
+    def __init__(self, response: aiohttp.ClientResponse, what: str) -> None:
+        self._response = response
+        self._what = what
+
+    @property
+    def status(self) -> int:
+        return self._response.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._response.headers
+
+    async def read(self) -> bytes:
+        with _translated(self._what):
+            return await self._response.read()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        pieces = self._response.content.iter_any()
+        while True:
+            with _translated(self._what):
+                piece = await anext(pieces, b"")
+            if not piece:
+                return
+            yield piece
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """The library's exceptions, in our words."""
+    import aiohttp
+
+    try:
+        yield
+    except (aiohttp.ClientError, ssl.SSLError, TimeoutError, OSError) as error:
+        raise Unavailable(f"{what}: {explain(error)}") from error
+
+
+def _watchful_socket(info: tuple[int, int, int, str, tuple[object, ...]]) -> socket.socket:
+    made = socket.socket(info[0], info[1], info[2])
+    for level, option, value in _KEEPALIVE:
+        made.setsockopt(level, option, value)
+    return made
+
+
+def _resolution_trace(observer: Observer) -> aiohttp.TraceConfig:
+    import aiohttp
+
+    trace = aiohttp.TraceConfig()
+    started: dict[str, float] = {}
+
+    async def begin(_: object, __: object, found: aiohttp.TraceDnsResolveHostStartParams) -> None:
+        started[found.host] = time.monotonic()
+
+    async def end(_: object, __: object, found: aiohttp.TraceDnsResolveHostEndParams) -> None:
+        seconds = time.monotonic() - started.pop(found.host, time.monotonic())
+        observer.resolved(host=found.host, seconds=seconds)
+
+    trace.on_dns_resolvehost_start.append(begin)
+    trace.on_dns_resolvehost_end.append(end)
+    return trace
+
+
+def explain(error: BaseException) -> str:
+    """Why there was no answer, and what to do where that is known."""
+    import aiohttp
+
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return _explain_certificate(error.certificate_error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _explain_certificate(error)
+    if isinstance(error, TimeoutError):
+        return f"no answer in time ({error or 'time-out'})"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        reason = error.os_error.strerror or str(error.os_error)
+        return f"cannot connect to {error.host}:{error.port}: {reason}"
+    return f"{str(error) or type(error).__name__}"
+
+
+def _explain_certificate(error: BaseException) -> str:
+    said = getattr(error, "verify_message", "") or str(error)
+    if "ostname mismatch" in said or "IP address mismatch" in said:
+        return f"the server's certificate is for another name ({said}); set tls-server-name"
+    return (
+        f"the server's certificate is not trusted ({said}); "
+        "set certificate-authority to the authority that signed it"
+    )
