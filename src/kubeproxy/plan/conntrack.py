@@ -1,0 +1,115 @@
+"""Which UDP flows the kernel remembers wrongly after service ports changed. Pure.
+
+The kernel keeps sending an established flow where its first packet went. UDP has no handshake by
+which a client would notice that its endpoint is gone, or that a Service has appeared where its
+packets used to vanish, so such flows must be forgotten. TCP and SCTP notice by themselves.
+
+Promises: rules come from the changed service ports alone, and none come from ports whose frontends
+and serving endpoints stayed the same. Leaves to others: reading and deleting flows.
+
+Addresses and ports are compared as they stand in a flow: network byte order, packed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from kubeproxy.facts.endpoint import Endpoint
+from kubeproxy.facts.ids import Protocol
+from kubeproxy.facts.node import NodeFacts
+from kubeproxy.plan.types import ServicePlan
+
+Socket: TypeAlias = bytes
+"""Packed address followed by packed port."""
+
+PORT_BYTES = 2
+
+Change: TypeAlias = tuple[ServicePlan | None, ServicePlan | None]
+"""A service port before and after; None where there was or is none."""
+
+
+class StaleRules(Struct, frozen=True):
+    """What makes a flow stale; keys are where it was sent first, as packed address and port.
+
+    `serving`: a flow to this frontend must go to one of these endpoints.
+    `removed`: a flow to this former frontend must not go to one of these, its former endpoints.
+    A key of a port alone is a node port, and holds for `node_addresses` only.
+    """
+
+    serving: Mapping[Socket, frozenset[Socket]] = {}
+    removed: Mapping[Socket, frozenset[Socket]] = {}
+    node_addresses: frozenset[bytes] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.serving or self.removed)
+
+    @property
+    def destinations(self) -> frozenset[Socket]:
+        """Every frontend with a rule; a port alone stands for any address."""
+        return frozenset(self.serving.keys() | self.removed.keys())
+
+
+def stale_rules(changes: Iterable[Change], node: NodeFacts) -> StaleRules:
+    """The rules these changes call for; empty rules mean there is nothing to look for.
+
+    On start, and whenever what was before is not known, `before` is None for every service port.
+    """
+    serving: dict[Socket, frozenset[Socket]] = {}
+    removed: dict[Socket, frozenset[Socket]] = {}
+    for before, after in changes:
+        old, new = _frontends(before), _frontends(after)
+        if old == new:
+            continue
+        serving |= {frontend: endpoints for frontend, endpoints in new.items() if endpoints}
+        removed |= {frontend: old[frontend] for frontend in old.keys() - new.keys()}
+    addresses = frozenset(map(pack_address, node.node_port_addresses)) if serving or removed else ()
+    return StaleRules(serving, removed, frozenset(addresses))
+
+
+def _frontends(plan: ServicePlan | None) -> dict[Socket, frozenset[Socket]]:
+    """Where flows of a UDP port arrive, and the endpoints they may go to.
+
+    Traffic policies do not count: a flow may go on to any endpoint that still serves.
+    """
+    if plan is None or plan.id.protocol is not Protocol.UDP:
+        return {}
+    endpoints = frozenset(map(_pack_endpoint, plan.serving))
+    return {pack_socket(f.address, f.port): endpoints for f in plan.frontends}
+
+
+def is_stale(destination: Socket, reply_source: Socket, rules: StaleRules) -> bool:
+    """Must this UDP flow be forgotten? It was sent to `destination`; `reply_source` answers it."""
+    verdict = _judge(destination, reply_source, rules)
+    if verdict is None and destination[:-PORT_BYTES] in rules.node_addresses:
+        verdict = _judge(destination[-PORT_BYTES:], reply_source, rules)
+    return verdict or False
+
+
+def _judge(frontend: Socket, reply_source: Socket, rules: StaleRules) -> bool | None:
+    """None if there is no rule; a frontend that has a new owner is judged by that one alone."""
+    serving = rules.serving.get(frontend)
+    if serving is not None:
+        return reply_source not in serving
+    removed = rules.removed.get(frontend)
+    return None if removed is None else reply_source in removed
+
+
+def _pack_endpoint(endpoint: Endpoint) -> Socket:
+    return pack_socket(endpoint.address, endpoint.port)
+
+
+def pack_socket(address: str, port: int) -> Socket:
+    """Address (may be empty) and port as they stand in a flow."""
+    return pack_address(address) + port.to_bytes(PORT_BYTES, "big")
+
+
+def pack_address(address: str) -> bytes:
+    if not address:
+        return b""
+    if ":" in address:
+        return ipaddress.IPv6Address(address).packed
+    return bytes(map(int, address.split(".")))
