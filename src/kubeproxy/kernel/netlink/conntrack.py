@@ -2,8 +2,9 @@
 
 Why: after endpoints change, established UDP flows keep going where they went (`plan.conntrack`
 decides which are wrong). Promises: an entry is deleted by its own tuple and id, without listing
-twice, and a new flow between the same ends has another id; the event loop is given a turn after every datagram, so a
-table of a million entries does not stall it; entries are looked at as they arrive, not collected.
+twice, and a new flow between the same ends has another id; the event loop is given a turn after
+every datagram, so a table of a million entries does not stall it; entries are looked at as they
+arrive, not collected.
 Leaves to others: which flows are stale.
 """
 
