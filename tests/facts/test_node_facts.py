@@ -1,0 +1,31 @@
+"""Node port addresses of one family."""
+
+from __future__ import annotations
+
+from kubeproxy.facts.ids import Family
+from kubeproxy.facts.node import node_port_cidrs_of
+from kubeproxy.testing.builders import node
+
+
+def test_nothing_of_a_family_means_all_its_addresses() -> None:
+    assert node_port_cidrs_of(Family.IPV6, ("192.0.2.0/24",)) == ("::/0",)
+    assert node_port_cidrs_of(Family.IPV4, ()) == ("0.0.0.0/0",)
+
+
+def test_a_zero_network_swallows_the_others() -> None:
+    assert node_port_cidrs_of(Family.IPV4, ("192.0.2.0/24", "0.0.0.0/0")) == ("0.0.0.0/0",)
+
+
+def test_only_addresses_within_the_networks_serve_node_ports() -> None:
+    facts = node(node_port_cidrs=["192.0.2.0/24"], addresses=["127.0.0.1", "192.0.2.10"])
+    assert not facts.node_ports_match_all
+    assert facts.node_port_addresses == ("192.0.2.10",)
+    assert node(addresses=["127.0.0.1"]).node_port_addresses == ("127.0.0.1",)
+
+
+def test_loopback_is_included_by_a_network_within_it_or_around_it() -> None:
+    assert node(node_port_cidrs=["0.0.0.0/0"]).node_ports_include_ipv4_loopback
+    assert node(node_port_cidrs=["127.0.0.1/32"]).node_ports_include_ipv4_loopback
+    assert node(node_port_cidrs=["126.0.0.0/7"]).node_ports_include_ipv4_loopback
+    assert not node(node_port_cidrs=["192.0.2.0/24"]).node_ports_include_ipv4_loopback
+    assert not node(Family.IPV6).node_ports_include_ipv4_loopback
