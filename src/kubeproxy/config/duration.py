@@ -1,0 +1,117 @@
+"""Durations as operators write them: `1h30m`, `100ms`, `0s`.
+
+Flags, the configuration file and log lines all use this one syntax (Go's), so that a value copied
+from one place is accepted in another. `parse_duration` and `format_duration` are a pair: whatever
+is formatted parses back to the same number of nanoseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Self
+
+import msgspec
+
+_NANOSECONDS = {
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,  # U+00B5, the micro sign
+    "μs": 1_000,  # U+03BC, the Greek letter
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+}
+_LIMIT = 1 << 63
+_TERM = re.compile(r"(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?(?P<unit>[^0-9.]*)")
+
+
+class Duration(msgspec.Struct, frozen=True, order=True, gc=False):
+    """A span of time in whole nanoseconds; may be negative until it is validated."""
+
+    nanoseconds: int = 0
+
+    @classmethod
+    def of_seconds(cls, seconds: float) -> Self:
+        return cls(round(seconds * 1_000_000_000))
+
+    @property
+    def seconds(self) -> float:
+        return self.nanoseconds / 1_000_000_000
+
+    def __bool__(self) -> bool:
+        return self.nanoseconds != 0
+
+    def __str__(self) -> str:
+        return format_duration(self)
+
+
+def parse_duration(text: str) -> Duration:
+    """The duration a text says; ValueError with Go's wording otherwise."""
+    sign = -1 if text.startswith("-") else 1
+    body = text[1:] if text[:1] in ("-", "+") else text
+    if body == "0":
+        return Duration(0)
+    if not body:
+        raise ValueError(f'time: invalid duration "{text}"')
+    total = sign * _sum_terms(text, body)
+    if not -_LIMIT <= total < _LIMIT:
+        raise ValueError(f'time: invalid duration "{text}"')
+    return Duration(total)
+
+
+def _sum_terms(text: str, body: str) -> int:
+    total = 0
+    position = 0
+    while position < len(body):
+        term = _TERM.match(body, position)
+        if term is None or not (term["whole"] or term["fraction"]):
+            raise ValueError(f'time: invalid duration "{text}"')
+        total += _term_nanoseconds(text, term)
+        position = term.end()
+    return total
+
+
+def _term_nanoseconds(text: str, term: re.Match[str]) -> int:
+    unit = term["unit"]
+    if not unit:
+        raise ValueError(f'time: missing unit in duration "{text}"')
+    scale = _NANOSECONDS.get(unit)
+    if scale is None:
+        raise ValueError(f'time: unknown unit "{unit}" in duration "{text}"')
+    whole = int(term["whole"] or 0)
+    digits = term["fraction"] or ""
+    # Integer arithmetic: a float would lose nanoseconds in `2540400h10m10.000000001s`.
+    fraction = int(digits or 0) * scale // int("1" + "0" * len(digits))
+    return whole * scale + fraction
+
+
+def format_duration(duration: Duration) -> str:
+    """Go's canonical form: `1h0m0s`, `1.5s`, `100ms`, `0s`."""
+    nanoseconds = abs(duration.nanoseconds)
+    sign = "-" if duration.nanoseconds < 0 else ""
+    if nanoseconds < 1_000_000_000:
+        return sign + _format_below_a_second(nanoseconds)
+    minutes, rest = divmod(nanoseconds, 60_000_000_000)
+    seconds = _format_decimal(rest, 1_000_000_000) + "s"
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{sign}{hours}h{minutes}m{seconds}"
+    return f"{sign}{minutes}m{seconds}" if minutes else sign + seconds
+
+
+def _format_below_a_second(nanoseconds: int) -> str:
+    if nanoseconds == 0:
+        return "0s"
+    for unit in ("ms", "µs"):
+        if nanoseconds >= _NANOSECONDS[unit]:
+            return _format_decimal(nanoseconds, _NANOSECONDS[unit]) + unit
+    return f"{nanoseconds}ns"
+
+
+def _format_decimal(value: int, scale: int) -> str:
+    whole, fraction = divmod(value, scale)
+    if not fraction:
+        return str(whole)
+    digits = str(fraction).rjust(len(str(scale)) - 1, "0").rstrip("0")
+    return f"{whole}.{digits}"

@@ -1,0 +1,205 @@
+"""Kinds of flag values: how a text becomes a value, and how the value is shown again.
+
+A kind is data plus two pure functions, `parse` and `format`. Parsing gets the value so far, because
+lists and maps grow when their flag is repeated, and raises ValueError with upstream's wording.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from kubeproxy.config import gotext
+from kubeproxy.config.duration import Duration, format_duration, parse_duration
+from kubeproxy.config.quantity import Quantity, parse_quantity
+from kubeproxy.config.types import VModuleItem
+from kubeproxy.facts.address import parse_ip
+from kubeproxy.logs.quoting import quote
+from kubeproxy.version import KUBERNETES_VERSION
+
+Value = (
+    str
+    | bool
+    | int
+    | float
+    | Duration
+    | Quantity
+    | tuple[str, ...]
+    | tuple[VModuleItem, ...]
+    | Mapping[str, bool]
+)
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """One type of flag."""
+
+    name: str
+    """What help shows after the flag."""
+    zero: Value
+    parse: Callable[[str, Value | None], Value]
+    """Text and the value given earlier on the same command line, if any."""
+    format: Callable[[Value], str]
+    bare: str = ""
+    """The value meant by the flag alone; empty if the flag needs one."""
+    is_quoted: bool = False
+    """Does help show the default in quotes?"""
+
+
+def _ignoring_earlier(parse: Callable[[str], Value]) -> Callable[[str, Value | None], Value]:
+    return lambda text, _earlier: parse(text)
+
+
+def _parse_text(text: str) -> Value:
+    return text
+
+
+def _format_bool(value: Value) -> str:
+    return "true" if value else "false"
+
+
+def _format_float(value: Value) -> str:
+    assert isinstance(value, float)
+    return gotext.format_float(value)
+
+
+def _format_duration(value: Value) -> str:
+    assert isinstance(value, Duration)
+    return format_duration(value)
+
+
+def _parse_address(text: str) -> Value:
+    if text and parse_ip(text) is None:
+        raise ValueError(f"{quote(text)} is not a valid IP address")
+    return text
+
+
+def _parse_endpoint(text: str) -> Value:
+    """`IP` or `IP:port`; empty leaves the configured value alone."""
+    if not text or parse_ip(text) is not None:
+        return text
+    try:
+        host, port = gotext.split_host_port(text)
+    except ValueError as error:
+        shown = quote(text)
+        raise ValueError(f"{shown} is not in a valid format (ip or ip:port): {error}") from None
+    if parse_ip(host) is None:
+        raise ValueError(f"{quote(host)} is not a valid IP address")
+    if not re.fullmatch(r"[0-9]+", port) or int(port) > 65535:
+        raise ValueError(f"{quote(port)} is not a valid number")
+    return text
+
+
+def _parse_list(text: str, earlier: Value | None) -> Value:
+    """Comma-separated, with CSV quoting; a repeated flag appends."""
+    head = earlier if isinstance(earlier, tuple) else ()
+    tail = tuple(next(csv.reader([text], strict=True))) if text else ()
+    return tuple(str(item) for item in head) + tail
+
+
+def _format_list(value: Value) -> str:
+    assert isinstance(value, tuple)
+    return "[" + ",".join(_format_list_item(str(item)) for item in value) + "]"
+
+
+def _format_list_item(item: str) -> str:
+    if any(char in item for char in ',"\r\n') or item.startswith((" ", "\t")):
+        return '"' + item.replace('"', '""') + '"'
+    return item
+
+
+def _parse_bool_map(text: str, earlier: Value | None) -> Value:
+    """`A=true,B=false`; a repeated flag is merged."""
+    merged: dict[str, bool] = dict(earlier) if isinstance(earlier, Mapping) else {}
+    for pair in filter(None, text.split(",")):
+        name, equals, word = (part.strip() for part in pair.partition("="))
+        if not equals:
+            raise ValueError("malformed pair, expect string=bool")
+        try:
+            merged[name] = gotext.parse_bool(word)
+        except ValueError as error:
+            raise ValueError(f"invalid value of {name}: {word}, err: {error}") from None
+    return merged
+
+
+def _format_bool_map(value: Value) -> str:
+    assert isinstance(value, Mapping)
+    return ",".join(f"{name}={_format_bool(on)}" for name, on in sorted(value.items()))
+
+
+def _parse_vmodule(text: str, earlier: Value | None) -> Value:
+    head = earlier if isinstance(earlier, tuple) else ()
+    known = tuple(item for item in head if isinstance(item, VModuleItem))
+    return known + tuple(_parse_vmodule_item(item) for item in text.split(",") if item)
+
+
+def _parse_vmodule_item(text: str) -> VModuleItem:
+    pattern, _, level = text.partition("=")
+    if not pattern or not level or "=" in level:
+        raise ValueError(f"{quote(text)} does not have the pattern=N format")
+    try:
+        return VModuleItem(file_pattern=pattern, verbosity=gotext.parse_uint31(level))
+    except ValueError as error:
+        raise ValueError(f"parsing verbosity in {quote(text)}: {error}") from None
+
+
+def _format_vmodule(value: Value) -> str:
+    assert isinstance(value, tuple)
+    items = (item for item in value if isinstance(item, VModuleItem))
+    return ",".join(f"{item.file_pattern}={item.verbosity}" for item in items)
+
+
+def _parse_version(text: str) -> Value:
+    """A bool word, `raw`, or a version with the same number and another suffix."""
+    if text == "raw":
+        return text
+    if text.startswith("v"):
+        return _same_release(text)
+    return _format_bool(gotext.parse_bool(text))
+
+
+def _same_release(text: str) -> str:
+    number = re.match(r"v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:[-+][0-9A-Za-z.+-]+)?$", text)
+    if number is None:
+        raise ValueError(f"could not parse {quote(text)} as version")
+    if f"v{number[1]}.{number[2]}.{number[3]}" != KUBERNETES_VERSION:
+        raise ValueError(
+            f"version {quote(text)} must match major/minor/patch of default version "
+            f"{quote(KUBERNETES_VERSION)}"
+        )
+    return text
+
+
+def _parse_port_range(text: str) -> Value:
+    """`from-to` or `base+size`; empty means any port."""
+    match = re.fullmatch(r"([0-9]{1,5})(?:([-+])([0-9]{1,5}))?", text) if text else None
+    if text and match is None:
+        raise ValueError(f"{quote(text)} is not a valid port range: use from-to or base+size")
+    if match is not None:
+        first = int(match[1])
+        last = int(match[3]) if match[2] == "-" else first + int(match[3] or 0)
+        if not 0 < first <= last <= 65535:
+            raise ValueError(
+                f"{quote(text)} is not a valid port range: ports must be 1-65535, ascending"
+            )
+    return text
+
+
+STRING = Kind("string", "", _ignoring_earlier(_parse_text), str, is_quoted=True)
+PROXY_MODE = Kind("ProxyMode", "", _ignoring_earlier(_parse_text), str)
+LOCAL_MODE = Kind("LocalMode", "", _ignoring_earlier(_parse_text), str)
+BOOL = Kind("", False, _ignoring_earlier(gotext.parse_bool), _format_bool, bare="true")
+INT32 = Kind("int32", 0, _ignoring_earlier(gotext.parse_int32), str)
+LEVEL = Kind("Level", 0, _ignoring_earlier(gotext.parse_uint31), str)
+FLOAT32 = Kind("float32", 0.0, _ignoring_earlier(gotext.parse_float32), _format_float)
+DURATION = Kind("duration", Duration(0), _ignoring_earlier(parse_duration), _format_duration)
+ADDRESS = Kind("ip", "", _ignoring_earlier(_parse_address), str)
+ENDPOINT = Kind("ipport", "", _ignoring_earlier(_parse_endpoint), str)
+STRINGS = Kind("strings", (), _parse_list, _format_list)
+BOOL_MAP = Kind("mapStringBool", {}, _parse_bool_map, _format_bool_map)
+QUANTITY = Kind("quantity", Quantity(), _ignoring_earlier(parse_quantity), str)
+VMODULE = Kind("pattern=N,...", (), _parse_vmodule, _format_vmodule)
+VERSION = Kind("version[=true]", "false", _ignoring_earlier(_parse_version), str, bare="true")
+PORT_RANGE = Kind("port-range", "", _ignoring_earlier(_parse_port_range), str)

@@ -1,0 +1,192 @@
+"""Flags and configuration file → the effective configuration and gates.
+
+This is upstream's "complete" stage: read the file if there is one, otherwise apply the flags; then
+the platform's defaults, the host name flag and the feature gates. Whatever fails raises
+`ConfigError`; what is worth saying is returned as notes for the log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from kubeproxy.config import kinds
+from kubeproxy.config.decode import decode_config
+from kubeproxy.config.defaults import append_port, apply_defaults, complete_platform, set_path
+from kubeproxy.config.duration import Duration
+from kubeproxy.config.flags import EXTENSION_FLAGS, UPSTREAM_FLAGS, Extensions, Flag
+from kubeproxy.config.gates import FeatureGates, resolve_gates
+from kubeproxy.config.parse import ParsedFlags
+from kubeproxy.config.types import (
+    IPVS,
+    KubeProxyConfiguration,
+    Selected,
+    selected,
+    with_selected,
+)
+from kubeproxy.config.validate import join_errors
+from kubeproxy.errors import ConfigError
+
+
+class Note(msgspec.Struct, frozen=True):
+    """Something to log at level info."""
+
+    message: str
+    values: Mapping[str, object] = msgspec.field(default_factory=dict)
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """The outcome of completion; not validated yet."""
+
+    config: KubeProxyConfiguration
+    extensions: Extensions
+    gates: FeatureGates
+    notes: tuple[Note, ...] = ()
+    config_content: bytes | None = None
+    """The file as it was read, to notice later that it has changed."""
+
+
+def load(flags: ParsedFlags) -> Loaded:
+    """The effective settings; ConfigError if they cannot be made."""
+    path = flags.text("config")
+    content = _read_file(path) if path else None
+    notes: list[Note] = []
+    if content is None:
+        config = config_from_flags(flags)
+    else:
+        config = config_from_file(content, flags, notes)
+    if not config.mode:
+        notes.append(Note("Using iptables proxy"))
+    config = _override_hostname(complete_platform(config), flags)
+    gates = _resolve_gates(config, notes)
+    return Loaded(config, extensions_from_flags(flags), gates, tuple(notes), content)
+
+
+def _read_file(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        verb = "read" if isinstance(error, IsADirectoryError) else "open"
+        reason = os.strerror(error.errno or 0)
+        raise ConfigError(f"{verb} {path}: {reason[:1].lower()}{reason[1:]}") from None
+
+
+def config_from_file(
+    content: bytes, flags: ParsedFlags, notes: list[Note]
+) -> KubeProxyConfiguration:
+    """The file with its defaults; of the flags only those about logging still count here."""
+    try:
+        decoded = decode_config(content.decode())
+    except UnicodeDecodeError:
+        message = "failed to decode: yaml: invalid leading UTF-8 octet"
+        raise ConfigError(message) from None
+    except ConfigError as error:
+        raise ConfigError(f"failed to decode: {error}") from None
+    if decoded.strict_problem:
+        notes.append(
+            Note(
+                "Using lenient decoding as strict decoding failed",
+                {"err": decoded.strict_problem},
+            )
+        )
+    return _override_logging(apply_defaults(decoded.config), flags)
+
+
+def _override_logging(config: KubeProxyConfiguration, flags: ParsedFlags) -> KubeProxyConfiguration:
+    """Flags win over the file; patterns of both count, the flag's first."""
+    from_file = config.logging.vmodule
+    for flag in UPSTREAM_FLAGS:
+        if flag.path.startswith("logging.") and flag.name in flags.given:
+            config = _apply(config, flag, flags.values[flag.name])
+    if "vmodule" in flags.given:
+        config = set_path(config, "logging.vmodule", config.logging.vmodule + from_file)
+    return config
+
+
+def config_from_flags(flags: ParsedFlags) -> KubeProxyConfiguration:
+    """The default configuration changed by the flags that were given."""
+    config = KubeProxyConfiguration()
+    defaults = selected(config)
+    for flag in UPSTREAM_FLAGS:
+        if flag.path and flag.name in flags.given:
+            config = _apply(config, flag, flags.values[flag.name])
+    if "cluster-cidr" in flags.given:
+        cidrs = tuple(flags.text("cluster-cidr").split(","))
+        config = msgspec.structs.replace(config, cluster_cidrs=cidrs)
+    if not flags.text("write-config-to"):
+        config = _apply_deprecated_ports(config, flags)
+    return with_selected(config, _selected_by_flags(config.mode, defaults, flags))
+
+
+def _apply(
+    config: KubeProxyConfiguration, flag: Flag, value: kinds.Value
+) -> KubeProxyConfiguration:
+    if flag.kind in (kinds.ADDRESS, kinds.ENDPOINT) and value == "":
+        return config  # an empty address leaves the default, it does not switch a server off
+    if flag.path == "logging.flush_frequency":
+        return set_path(config, "logging.flush_frequency.duration", value)
+    return set_path(config, flag.path, value)
+
+
+def _apply_deprecated_ports(
+    config: KubeProxyConfiguration, flags: ParsedFlags
+) -> KubeProxyConfiguration:
+    """`--healthz-port` and `--metrics-port`: a port for a bare address; 0 empties it."""
+
+    def address(text: str, port: int) -> str:
+        return append_port(text, port) if port else ""
+
+    return msgspec.structs.replace(
+        config,
+        healthz_bind_address=address(config.healthz_bind_address, flags.integer("healthz-port")),
+        metrics_bind_address=address(config.metrics_bind_address, flags.integer("metrics-port")),
+    )
+
+
+def _selected_by_flags(mode: str, defaults: Selected, flags: ParsedFlags) -> Selected:
+    """The pair of period flags that belongs to the mode counts, and only if given."""
+    prefix = "ipvs" if mode == IPVS else "iptables"
+    return Selected(
+        _period(flags, f"{prefix}-sync-period", defaults.sync_period),
+        _period(flags, f"{prefix}-min-sync-period", defaults.min_sync_period),
+        flags.is_set("masquerade-all"),
+    )
+
+
+def _period(flags: ParsedFlags, name: str, default: Duration) -> Duration:
+    value = flags.values[name]
+    return value if name in flags.given and isinstance(value, Duration) else default
+
+
+def _override_hostname(
+    config: KubeProxyConfiguration, flags: ParsedFlags
+) -> KubeProxyConfiguration:
+    given = flags.text("hostname-override")
+    if not given:
+        return config
+    name = given.strip().lower()
+    if not name:
+        raise ConfigError("empty hostname-override is invalid")
+    return msgspec.structs.replace(config, hostname_override=name)
+
+
+def _resolve_gates(config: KubeProxyConfiguration, notes: list[Note]) -> FeatureGates:
+    resolution = resolve_gates(config.feature_gates)
+    if resolution.errors:
+        raise ConfigError(join_errors(resolution.errors))
+    notes += (
+        Note(warning.message, {"featureGate": warning.gate, "value": warning.value})
+        for warning in resolution.warnings
+    )
+    return resolution.gates
+
+
+def extensions_from_flags(flags: ParsedFlags) -> Extensions:
+    """The settings of our own flags."""
+    extensions = Extensions()
+    for flag in EXTENSION_FLAGS:
+        extensions = set_path(extensions, flag.path, flags.values[flag.name])
+    return extensions

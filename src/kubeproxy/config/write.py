@@ -1,0 +1,62 @@
+"""The effective configuration as upstream shows it: `--write-config-to` and `/configz`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from kubeproxy.config.duration import Duration, format_duration
+from kubeproxy.config.goyaml import format_yaml
+from kubeproxy.config.quantity import Quantity
+from kubeproxy.config.types import API_VERSION, GROUP, KIND, FlushFrequency, KubeProxyConfiguration
+
+# Left out when they say nothing; every other field is always shown.
+_OMITTED_WHEN_EMPTY = frozenset({"featureGates", "vmodule", "splitStream", "windowsRunAsService"})
+
+
+def config_document(config: KubeProxyConfiguration) -> dict[str, object]:
+    """The configuration as plain data, v1alpha1 names, with kind and version."""
+    return {"apiVersion": API_VERSION, "kind": KIND, **_struct(config)}
+
+
+def configz_document(config: KubeProxyConfiguration) -> dict[str, object]:
+    """The body of `/configz`."""
+    return {GROUP: config_document(config)}
+
+
+def format_config(config: KubeProxyConfiguration) -> str:
+    """The YAML of `--write-config-to`."""
+    return format_yaml(config_document(config))
+
+
+def write_config(path: str, config: KubeProxyConfiguration) -> None:
+    """Create or truncate the file; OSError if it cannot be written."""
+    Path(path).write_text(format_config(config))
+
+
+def _struct(value: msgspec.Struct) -> dict[str, object]:
+    shown: dict[str, object] = {}
+    for field in msgspec.structs.fields(value):
+        item = _plain(getattr(value, field.name), field.encode_name)
+        if item or field.encode_name not in _OMITTED_WHEN_EMPTY:
+            shown[field.encode_name] = item
+    return shown
+
+
+def _plain(value: object, name: str) -> object:
+    if isinstance(value, Duration):
+        return format_duration(value)
+    if isinstance(value, FlushFrequency):
+        duration = value.duration
+        return duration.nanoseconds if value.is_number else format_duration(duration)
+    if isinstance(value, Quantity):
+        return value.text
+    if isinstance(value, msgspec.Struct):
+        return _struct(value)
+    if isinstance(value, tuple):
+        return ",".join(value) if name == "clusterCIDR" else [_plain(item, "") for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return dict(value) if isinstance(value, Mapping) else value

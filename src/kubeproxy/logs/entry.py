@@ -1,0 +1,100 @@
+"""One log message as a value, and its two spellings: klog's text line and a JSON line.
+
+Operators and log pipelines parse these lines, so the formats are upstream's: the header, the order
+of keys and the quoting. Pure: time, process and caller are fields of the entry.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from enum import Enum
+
+import msgspec
+
+from kubeproxy.logs.quoting import quote
+
+
+class Severity(Enum):
+    """The letter a text line starts with."""
+
+    INFO = "I"
+    WARNING = "W"
+    ERROR = "E"
+    FATAL = "F"
+
+    @property
+    def is_error(self) -> bool:
+        return self in (Severity.ERROR, Severity.FATAL)
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a line says."""
+
+    message: str
+    severity: Severity = Severity.INFO
+    values: Mapping[str, object] = msgspec.field(default_factory=dict)
+    error: str | None = None
+    verbosity: int = 0
+    is_structured: bool = True
+    """Quote the message and follow it with pairs; otherwise it is printed as it is."""
+    caller: str = "unknown:0"
+    """`dir/file.py:line`; the text format shows only the file."""
+    timestamp: float = 0.0
+    process: int = 0
+
+
+def format_text(entry: Entry) -> str:
+    """`I1115 20:30:00.000000    1234 app.py:12] "message" key="value"` and a newline."""
+    moment = time.localtime(entry.timestamp)
+    micros = int(entry.timestamp % 1 * 1_000_000)
+    header = (
+        f"{entry.severity.value}{moment.tm_mon:02d}{moment.tm_mday:02d} "
+        f"{moment.tm_hour:02d}:{moment.tm_min:02d}:{moment.tm_sec:02d}.{micros:06d} "
+        f"{entry.process:7d} {entry.caller.rpartition('/')[2]}] "
+    )
+    if not entry.is_structured:
+        return f"{header}{entry.message}\n"
+    pairs = "".join(f" {key}={_text_value(value)}" for key, value in _pairs(entry).items())
+    return f"{header}{quote(entry.message)}{pairs}\n"
+
+
+def _pairs(entry: Entry) -> Mapping[str, object]:
+    return entry.values if entry.error is None else {"err": entry.error, **entry.values}
+
+
+def _text_value(value: object) -> str:
+    plain = _plain(value)
+    if isinstance(plain, str):
+        return quote(plain) if "\n" not in plain else _indented(plain)
+    return msgspec.json.encode(plain, enc_hook=str).decode()
+
+
+def _indented(text: str) -> str:
+    """Several lines stay readable: each on its own line, between `<` and `>`."""
+    lines = text.removesuffix("\n").split("\n")
+    return "<\n" + "".join(f"\t{line}\n" for line in lines) + " >"
+
+
+def format_json(entry: Entry) -> str:
+    """A JSON object in one line; `ts` is in milliseconds."""
+    head: dict[str, object] = {
+        "ts": entry.timestamp * 1000,
+        "caller": entry.caller,
+        "msg": entry.message,
+    }
+    if not entry.severity.is_error:
+        head["v"] = entry.verbosity
+    pairs = {key: _plain(value) for key, value in _pairs(entry).items()}
+    return msgspec.json.encode({**head, **pairs}, enc_hook=str).decode() + "\n"
+
+
+def _plain(value: object) -> object:
+    """What a JSON encoder can show: names and errors become their text, collections stay."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value.value if isinstance(value, Enum) else value
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if isinstance(value, dict | list | set | frozenset) or type(value) is tuple:
+        return value
+    return str(value)
