@@ -1,4 +1,4 @@
-"""Fixtures of the ipvs tests: a network namespace that lives as long as one thread."""
+"""Fixtures of the ipvs tests: a namespace as long-lived as a thread, and a kernel with IPVS."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
+from kubeproxy.testing.uml import UserModeKernel, missing
+
+PRELOAD = (
+    "asyncio",
+    "yaml",
+    "kubeproxy.kernel.interfaces",
+    "kubeproxy.kernel.ipset",
+    "kubeproxy.kernel.ipvs",
+)
+"""What nearly every call into the user-mode kernel imports."""
 
 _CLONE_NEWNET = 0x40000000
 
@@ -25,3 +36,13 @@ def in_namespace() -> Iterator[Callable[[Callable[[], object]], object]]:
         pytest.skip("needs root")
     with ThreadPoolExecutor(max_workers=1, initializer=_leave_main_namespace) as pool:
         yield lambda function: pool.submit(function).result(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def uml() -> Iterator[UserModeKernel]:
+    """A kernel with IPVS, booted once for all tests that ask for it."""
+    reason = missing()
+    if reason:
+        pytest.skip(reason)
+    with UserModeKernel(preload=PRELOAD) as kernel:
+        yield kernel
