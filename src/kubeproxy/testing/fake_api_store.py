@@ -1,0 +1,201 @@
+"""The storage of the fake API server: objects, versions, history and selectors; no I/O.
+
+Like the real one it has one version counter for everything, keeps a history that can be compacted,
+and shows a selector's point of view: an object that stops matching is deleted, one that starts to
+match is added.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+Json = dict[str, object]
+
+
+class FakeProblem(Exception):
+    """An answer that is no success, as a Status object."""
+
+    def __init__(self, code: int, reason: str, message: str, *, retry_after: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retry_after = retry_after
+        self.status: Json = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": message,
+            "reason": reason,
+            "code": code,
+        }
+
+
+class Selector(msgspec.Struct, frozen=True):
+    """Parsed label and field selectors: (path, operator, value), all of which must hold."""
+
+    labels: tuple[tuple[str, str, str], ...] = ()
+    fields: tuple[tuple[str, str, str], ...] = ()
+
+    def matches(self, item: Json) -> bool:
+        labels = _dig(item, "metadata", "labels") or {}
+        assert isinstance(labels, dict)
+        return all(_holds(labels.get(path), op, value) for path, op, value in self.labels) and all(
+            _holds(_dig(item, *path.split(".")), op, value) for path, op, value in self.fields
+        )
+
+
+def parse_selector(labels: str, fields: str) -> Selector:
+    return Selector(tuple(map(_term, _terms(labels))), tuple(map(_term, _terms(fields))))
+
+
+def _terms(text: str) -> list[str]:
+    return [term for term in text.split(",") if term]
+
+
+def _term(text: str) -> tuple[str, str, str]:
+    for operator in ("!=", "==", "="):
+        path, found, value = text.partition(operator)
+        if found:
+            return path, "!=" if operator == "!=" else "=", value
+    return (text[1:], "absent", "") if text.startswith("!") else (text, "present", "")
+
+
+def _holds(found: object, operator: str, value: str) -> bool:
+    if operator in ("absent", "present"):
+        return (found is None) == (operator == "absent")
+    return (found == value) == (operator == "=")
+
+
+def _dig(item: object, *path: str) -> object:
+    for name in path:
+        item = item.get(name) if isinstance(item, dict) else None
+    return item
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One entry of the history."""
+
+    version: int
+    collection: str
+    before: Json | None
+    after: Json | None
+
+    def seen_by(self, selector: Selector) -> tuple[str, Json] | None:
+        """The watch event somebody with this selector gets."""
+        had = self.before is not None and selector.matches(self.before)
+        has = self.after is not None and selector.matches(self.after)
+        if has:
+            assert self.after is not None
+            return ("MODIFIED" if had else "ADDED"), self.after
+        if not had:
+            return None
+        assert self.before is not None
+        return "DELETED", _with_version(self.before, self.version)
+
+
+def _with_version(item: Json, version: int) -> Json:
+    metadata = item["metadata"]
+    assert isinstance(metadata, dict)
+    return {**item, "metadata": {**metadata, "resourceVersion": str(version)}}
+
+
+class FakeStore:
+    """Collections of objects by (collection, namespace, name)."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.oldest = 0
+        self.history: list[Change] = []
+        self._items: dict[tuple[str, str, str], Json] = {}
+        self._uids = 0
+
+    def list(self, collection: str, selector: Selector) -> list[Json]:
+        found = (item for key, item in sorted(self._items.items()) if key[0] == collection)
+        return [item for item in found if selector.matches(item)]
+
+    def get(self, collection: str, namespace: str, name: str) -> Json:
+        try:
+            return self._items[collection, namespace, name]
+        except KeyError:
+            message = f'{collection} "{name}" not found'
+            raise FakeProblem(404, "NotFound", message) from None
+
+    def create(self, collection: str, namespace: str, item: Json) -> Json:
+        metadata = _metadata(item)
+        name = str(metadata.get("name", ""))
+        if (collection, namespace, name) in self._items:
+            raise FakeProblem(409, "AlreadyExists", f'{collection} "{name}" already exists')
+        self._uids += 1
+        given = {"name": name, "uid": f"00000000-0000-4000-8000-{self._uids:012d}"}
+        metadata |= given | ({"namespace": namespace} if namespace else {})
+        return self._put(collection, namespace, name, {**item, "metadata": metadata})
+
+    def update(self, collection: str, namespace: str, name: str, item: Json) -> Json:
+        before = self.get(collection, namespace, name)
+        wanted = _metadata(item).get("resourceVersion")
+        if wanted and wanted != _metadata(before)["resourceVersion"]:
+            raise FakeProblem(409, "Conflict", f'Operation cannot be fulfilled on "{name}"')
+        fixed = {key: _metadata(before)[key] for key in ("name", "uid")}
+        metadata = _metadata(item) | fixed | ({"namespace": namespace} if namespace else {})
+        return self._put(collection, namespace, name, {**item, "metadata": metadata})
+
+    def patch(self, collection: str, namespace: str, name: str, patch: Json) -> Json:
+        before = self.get(collection, namespace, name)
+        merged = merge_patch(before, patch)
+        assert isinstance(merged, dict)
+        return self._put(collection, namespace, name, merged)
+
+    def delete(self, collection: str, namespace: str, name: str) -> Json:
+        before = self.get(collection, namespace, name)
+        del self._items[collection, namespace, name]
+        self.version += 1
+        self.history.append(Change(self.version, collection, before, None))
+        return before
+
+    def compact(self) -> None:
+        """Forget the history: whoever continues from before now is told to list again."""
+        self.oldest = self.version
+        self.history = []
+
+    def changes(self, collection: str, after: int) -> Iterator[Change]:
+        """The changes of a collection after a version, which must still be known."""
+        if after < self.oldest:
+            raise FakeProblem(410, "Expired", f"too old resource version: {after} ({self.oldest})")
+        return (
+            change
+            for change in self.history
+            if change.version > after and change.collection == collection
+        )
+
+    def _put(self, collection: str, namespace: str, name: str, item: Json) -> Json:
+        key = (collection, namespace, name)
+        before = self._items.get(key)
+        if before is not None and _with_version(item, 0) == _with_version(before, 0):
+            return before
+        self.version += 1
+        after = _with_version(copy.deepcopy(item), self.version)
+        self._items[key] = after
+        self.history.append(Change(self.version, collection, before, after))
+        return after
+
+
+def _metadata(item: Mapping[str, object]) -> Json:
+    metadata = item.get("metadata") or {}
+    assert isinstance(metadata, dict)
+    return dict(metadata)
+
+
+def merge_patch(target: object, patch: object) -> object:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merge_patch(result.get(name), value)
+    return result

@@ -1,0 +1,45 @@
+"""Shared by the tests of the API edge: objects, certificates, and a sink that remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from kubeproxy.testing.fake_api import FakeApi
+from kubeproxy.testing.pki import Pki, make_authority
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeApi]:
+    async with FakeApi().serving() as api:
+        yield api
+
+
+@pytest.fixture(scope="session")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    if shutil.which("openssl") is None:
+        pytest.skip("the openssl command is not installed: no certificates to test with")
+    made = make_authority(tmp_path_factory.mktemp("pki"))
+    made.sign("server", "/CN=server", "subjectAltName=IP:127.0.0.1,DNS:api.test")
+    made.sign("elsewhere", "/CN=elsewhere", "subjectAltName=DNS:elsewhere.test")
+    made.sign("client", "/O=nodes/CN=alice", "extendedKeyUsage=clientAuth")
+    made.sign("client2", "/O=nodes/CN=bob", "extendedKeyUsage=clientAuth")
+    return made
+
+
+Until = Callable[[Callable[[], object]], Awaitable[None]]
+
+
+@pytest.fixture
+def until() -> Until:
+    """Wait, as short as possible, for something that another task makes true."""
+
+    async def wait(condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    return wait
