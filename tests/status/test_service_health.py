@@ -12,7 +12,8 @@ import pytest
 from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.status.event_series import EventRequest
 from kubeproxy.status.events import Recorder
-from kubeproxy.status.service_health import ServiceHealth
+from kubeproxy.status.probe_http import ProbeProtocol
+from kubeproxy.status.service_health import HealthPort, ServiceHealth
 from kubeproxy.testing.loopback import ask, exchange, free_port, parse_reply
 
 WEB, LB = ServiceName("web", "pub-local"), ServiceName("default", "lb1")
@@ -136,7 +137,7 @@ async def test_closing_drops_open_connections(make: Make) -> None:
     await health.sync_services({WEB: port})
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    await reader.readuntil(b"}")
+    await reader.readuntil(b"\n}")
     await health.sync_services({})
     assert await asyncio.wait_for(reader.read(), 10) == b""
     writer.close()
@@ -263,3 +264,33 @@ async def test_old_clients_may_keep_the_connection(make: Make) -> None:
     received = await exchange(port, kept + b"GET / HTTP/1.0\r\n\r\n")
     assert received.count(b"HTTP/1.0 503 Service Unavailable\r\n") == 2
     assert received.count(b"Connection: keep-alive\r\n") == 1
+
+
+class DeafPeer(asyncio.Transport):
+    """A connection whose other end neither reads, writes nor closes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+async def test_a_silent_peer_is_given_up() -> None:
+    """Idle connections do not pile up."""
+    peer = DeafPeer()
+    listener = HealthPort(WEB, 1, lambda: True, lambda: NOON_NS)
+    ProbeProtocol(listener, lambda: NOON_NS, idle_seconds=0).connection_made(peer)
+    assert not peer.is_aborted
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert peer.is_aborted
+
+
+async def test_a_connection_accepted_while_closing_is_dropped() -> None:
+    peer = DeafPeer()
+    listener = HealthPort(WEB, 1, lambda: True, lambda: NOON_NS)
+    listener.close()
+    listener.opened(peer)
+    assert peer.is_aborted

@@ -22,6 +22,10 @@ MAX_BODY_BYTES = 256 * 1024
 """A longer request body is not read; the connection is closed after the answer."""
 
 IDLE_SECONDS = 120.0
+"""How long a connection may wait for its next request."""
+
+LINGER_SECONDS = 0.5
+"""How long a peer has to close after the last answer."""
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True, gc=False):
@@ -107,7 +111,14 @@ def format_refusal(code: int) -> bytes:
 class ProbeProtocol(asyncio.Protocol):
     """One connection of a probe."""
 
-    def __init__(self, listener: Answers, now_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        listener: Answers,
+        now_ns: Callable[[], int],
+        *,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        self._idle_seconds = idle_seconds
         self._listener = listener
         self._now_ns = now_ns
         self._buffer = bytearray()
@@ -170,11 +181,12 @@ class ProbeProtocol(asyncio.Protocol):
         self._buffer.clear()
         self._transport.write(data)
         self._transport.write_eof()
-        self._rest(seconds=0.5)
+        self._rest(seconds=LINGER_SECONDS)
 
-    def _rest(self, seconds: float = IDLE_SECONDS) -> None:
+    def _rest(self, seconds: float | None = None) -> None:
         """Give up on a peer that stays silent."""
         if self._idle is not None:
             self._idle.cancel()
         loop = asyncio.get_running_loop()
-        self._idle = loop.call_later(seconds, self._transport.abort)
+        wait = self._idle_seconds if seconds is None else seconds
+        self._idle = loop.call_later(wait, self._transport.abort)
