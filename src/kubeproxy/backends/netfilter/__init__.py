@@ -1,0 +1,1 @@
+"""What several modes share: iptables rules as items, their text, and the tools behind them."""

@@ -1,0 +1,140 @@
+"""Iptables state as items: what a mode may want in the kernel, and how ours is recognised.
+
+    Chain         a chain that one owner fills alone            → its Rules
+    SharedChain   a chain that many owners fill                 → ChainState.KNOWN
+    Section       one owner's rules in a shared chain           → its Rules, in order of `order`
+    Jump          one rule in a built-in chain that leads to us → its Position
+
+A `Scope` tells a sink which of all this is a mode's own. Values only; no text is interpreted here
+beyond comparing rules the way iptables itself would show them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from kubeproxy.backends.netfilter.canonical import canonical_rule
+
+SortKey: TypeAlias = tuple[str, ...]
+
+
+class Position(Enum):
+    """Where a jump goes when it is missing; one that exists stays where it is."""
+
+    FIRST = "first"
+    LAST = "last"
+
+
+class ChainState(Enum):
+    """Do we know, rule by rule, what a shared chain holds? Wanted is always KNOWN."""
+
+    KNOWN = "known"
+    UNKNOWN = "unknown"
+
+
+class Chain(Struct, frozen=True, gc=False):
+    """A chain filled by its owner alone; its value is its Rules, possibly none."""
+
+    table: str
+    name: str
+
+
+class SharedChain(Struct, frozen=True, gc=False):
+    """A chain made of sections."""
+
+    table: str
+    name: str
+
+
+class Section(Struct, frozen=True, gc=False):
+    """One owner's rules in a shared chain. Sections stand in the order of `rank`, then `key`."""
+
+    table: str
+    chain: str
+    key: SortKey
+    rank: int = 0
+
+    @property
+    def order(self) -> Order:
+        return (self.rank, self.key)
+
+
+Order: TypeAlias = tuple[int, SortKey]
+
+
+class Jump(Struct, frozen=True, gc=False):
+    """A rule in a built-in chain; `rule` is spelled as iptables-save prints it, without `-A`."""
+
+    table: str
+    chain: str
+    rule: str
+
+
+class Rules(Struct, frozen=True, eq=False, gc=False):
+    """The rules of a chain or section: complete `-A` lines, each with its line end.
+
+    Equal are rules that iptables would print alike, so what was read equals what was written.
+    """
+
+    text: str = ""
+
+    @property
+    def count(self) -> int:
+        return self.text.count("\n")
+
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Rules):
+            return NotImplemented
+        if self.text == other.text:
+            return True
+        if self.count != other.count:
+            return False
+        pairs = zip(self.lines(), other.lines(), strict=True)
+        return all(canonical_rule(mine) == canonical_rule(theirs) for mine, theirs in pairs)
+
+    def __ne__(self, other: object) -> bool:
+        # Said explicitly: the inherited one compares fields and does not ask __eq__.
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]  # equality is by meaning, which has no cheap hash
+
+
+def rules(chain: str, specs: Iterable[str]) -> Rules:
+    """Rules of one chain from what stands behind `-A CHAIN `."""
+    return Rules("".join([f"-A {chain} {spec}\n" for spec in specs]))
+
+
+Identify: TypeAlias = Callable[[str, str, str], Order | None]
+"""(table, shared chain, saved rule line) → which section it belongs to, or None if no idea."""
+
+
+def identify_nothing(_table: str, _chain: str, _line: str) -> Order | None:
+    """For modes that rewrite their shared chains rather than recognise what is in them."""
+    return None
+
+
+class Scope(Struct, frozen=True):
+    """What belongs to a mode: tables in the order they are written, chains by name or prefix,
+    and jumps in the order they are inserted."""
+
+    tables: tuple[str, ...]
+    chains: Mapping[str, frozenset[str]]
+    shared_chains: Mapping[str, frozenset[str]]
+    prefixes: Mapping[str, tuple[str, ...]]
+    jumps: tuple[tuple[Jump, Position], ...] = ()
+    identify: Identify = identify_nothing
+
+    def owns(self, table: str, chain: str) -> bool:
+        """Is this a chain that one owner of ours fills alone?"""
+        return chain in self.chains.get(table, ()) or chain.startswith(self.prefixes.get(table, ()))
+
+    def shares(self, table: str, chain: str) -> bool:
+        """Is this one of our chains made of sections?"""
+        return chain in self.shared_chains.get(table, ())

@@ -1,0 +1,105 @@
+"""The text that iptables-save prints and iptables-restore reads.
+
+`parse_save` and `format_restore` are a pair: what one writes the other reads. Pure; rules stay
+lines of text, grouped by chain, because nobody needs them in pieces on the hot path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+USER_CHAIN = "-"
+"""What stands for the policy in the chain line of a chain that is not built in."""
+
+
+class TableText(Struct, frozen=True):
+    """One table: chains with their policies, and each chain's rules as `-A` lines."""
+
+    name: str
+    policies: Mapping[str, str] = {}
+    rules: Mapping[str, str] = {}
+
+    def lines(self, chain: str) -> list[str]:
+        return self.rules.get(chain, "").splitlines()
+
+
+def chain_line(chain: str, policy: str = USER_CHAIN) -> str:
+    """Declares a chain; in a restore that does not flush it also empties the chain."""
+    return f":{chain} {policy} [0:0]\n"
+
+
+def format_restore(tables: Iterable[TableText]) -> str:
+    """Restore input that brings about exactly these chains with these rules."""
+    parts: list[str] = []
+    for table in tables:
+        parts.append(f"*{table.name}\n")
+        parts += [chain_line(chain, policy) for chain, policy in table.policies.items()]
+        parts += table.rules.values()
+        parts.append("COMMIT\n")
+    return "".join(parts)
+
+
+def parse_save(text: str) -> tuple[TableText, ...]:
+    """The tables of an iptables-save; comments and counters are dropped."""
+    tables: list[TableText] = []
+    policies: dict[str, str] = {}
+    rules: dict[str, list[str]] = {}
+    name = ""
+    for line in text.splitlines():
+        start = line[:1]
+        if start == "-":
+            rules.setdefault(_chain_of(line), []).append(line)
+        elif start == ":":
+            chain, policy, _ = line[1:].split(" ", 2)
+            policies[chain] = policy
+        elif start == "*":
+            name, policies, rules = line[1:], {}, {}
+        elif line == "COMMIT":
+            tables.append(TableText(name, policies, _joined(rules)))
+    return tuple(tables)
+
+
+def _chain_of(line: str) -> str:
+    """The chain in `-A CHAIN …`."""
+    end = line.find(" ", 3)
+    return line[3:] if end < 0 else line[3:end]
+
+
+def _joined(rules: Mapping[str, list[str]]) -> dict[str, str]:
+    return {chain: "\n".join(lines) + "\n" for chain, lines in rules.items()}
+
+
+_FAILED_LINE = (
+    re.compile(r"line ([1-9][0-9]*) failed"),
+    re.compile(r"Error occurred at line: ([1-9][0-9]*)"),
+    re.compile(r"line ([1-9][0-9]*): [A-Z_]+ failed"),
+)
+"""The ways iptables-legacy and iptables-nft name the line they stumble over."""
+
+_NOISE = re.compile(r"^Try `.*' for more information\.$|^Error occurred at line: \d+$")
+
+
+def failed_line(output: str) -> int:
+    """The number (from 1) of the input line a restore complains about, or 0."""
+    for pattern in _FAILED_LINE:
+        found = pattern.search(output)
+        if found:
+            return int(found[1])
+    return 0
+
+
+def complaint(output: str) -> str:
+    """What the tool said, in one line without its usage hint."""
+    said = (line.strip() for line in output.splitlines())
+    return " ".join(line for line in said if line and not _NOISE.match(line))
+
+
+def excerpt(text: str, line: int, *, around: int = 3) -> str:
+    """The input around a line, numbered, for the log."""
+    lines = text.splitlines()
+    first = max(line - 1 - around, 0)
+    shown = lines[first : line + around]
+    return "\n".join(f"{number}: {words}" for number, words in enumerate(shown, first + 1))

@@ -1,0 +1,112 @@
+"""Running one of the kernel's tools: arguments and input in, status and output back.
+
+Why: every tool call of the program takes the same care. Promise: a call ends within its time, or
+the process is killed; a tool that is not installed is named together with the package that has
+it; cancelling the caller kills the tool too. Leaves to others: what a status means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from kubeproxy.errors import Drifted, KernelError, ToolMissing
+
+DEFAULT_TIMEOUT_SECONDS = 300.0
+"""Long enough for a whole cluster on a slow node; a tool beyond it is stuck."""
+
+_PACKAGES = {
+    "iptables": "iptables",
+    "ip6tables": "iptables",
+    "modprobe": "kmod",
+    "nft": "nftables",
+    "ip": "iproute2",
+    "conntrack": "conntrack",
+    "ipset": "ipset",
+}
+"""Debian's names, by the first part of the program's name."""
+
+
+class Completed(Struct, frozen=True, gc=False):
+    """How a tool ended and what it said."""
+
+    argv: tuple[str, ...]
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        """Everything said, for people."""
+        return "\n".join(part.strip() for part in (self.stdout, self.stderr) if part.strip())
+
+    @property
+    def is_success(self) -> bool:
+        return self.status == 0
+
+
+def package_of(program: str) -> str:
+    """The package that installs a program."""
+    base = program.rpartition("/")[2]
+    return _PACKAGES.get(base.partition("-")[0], base)
+
+
+async def run_tool(
+    argv: Sequence[str],
+    *,
+    stdin: bytes = b"",
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+) -> Completed:
+    """Run a tool to its end, whatever its status.
+
+    Raises ToolMissing if it is not there, Drifted if it had to be killed: what it did until then
+    is unknown.
+    """
+    process = await _start(argv)
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            stdout, stderr = await process.communicate(stdin)
+    except TimeoutError:
+        await _kill(process)
+        raise Drifted(
+            f"{argv[0]} did not end within {timeout_seconds:g} s and was killed; "
+            "what it changed is unknown"
+        ) from None
+    except BaseException:
+        await _kill(process)
+        raise
+    return Completed(
+        argv=tuple(argv),
+        status=process.returncode or 0,
+        stdout=stdout.decode(errors="replace"),
+        stderr=stderr.decode(errors="replace"),
+    )
+
+
+async def _start(argv: Sequence[str]) -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            # Ctrl-C at the terminal is for us; a half-done restore would be worse than a late one.
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        raise ToolMissing(
+            f'"{argv[0]}" is not installed or not in PATH; '
+            f'install the package "{package_of(argv[0])}"'
+        ) from None
+    except OSError as error:
+        raise KernelError(f"cannot run {argv[0]}: {error}", errno=error.errno or 0) from error
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    # The process dies at once, so this wait is short; it also collects the pipes.
+    await process.wait()
