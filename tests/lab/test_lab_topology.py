@@ -73,8 +73,10 @@ def test_clients_virtual_addresses_enter_at_their_own_node(topology: Topology) -
     lines = wiring.ingress_commands(topology, Family.IPV4)
     assert lines == (
         "route add 203.0.113.0/24 via 192.0.2.10 table 100",
+        "route add 10.96.0.0/16 via 192.0.2.10 table 100",
         "rule add iif c0 lookup 100",
         "route add 203.0.113.0/24 via 192.0.2.11 table 101",
+        "route add 10.96.0.0/16 via 192.0.2.11 table 101",
         "rule add iif c1 lookup 101",
     )
 

@@ -15,6 +15,7 @@ from kubeproxy.facts.ids import Family
 from kubeproxy.lab.topology import (
     NODE_CIDR,
     ROUTER,
+    SERVICE_CIDR,
     VIRTUAL_CIDR,
     Addresses,
     Client,
@@ -101,7 +102,8 @@ def ingress_commands(topology: Topology, family: Family) -> tuple[str, ...]:
     for client in topology.clients:
         table = _FIRST_TABLE + client.index
         via = topology.node(client.ingress).addresses.of(family)
-        lines.append(f"route add {VIRTUAL_CIDR[family]} via {via} table {table}")
+        cidrs = (VIRTUAL_CIDR[family], SERVICE_CIDR[family])
+        lines += [f"route add {cidr} via {via} table {table}" for cidr in cidrs]
         lines.append(f"rule add iif c{client.index} lookup {table}")
     return tuple(lines)
 

@@ -1,0 +1,30 @@
+"""Every flow of the corpus holds for the plans, before any mode renders them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from kubeproxy.lab.topology import Topology
+from kubeproxy.testing.flow import Flow, load_flow
+from kubeproxy.testing.flow_objects import World
+from kubeproxy.testing.flow_run import families_of, run_traced
+from kubeproxy.testing.flow_trace import TRAITS, PlanTracer, traits_of
+
+CORPUS = [load_flow(path) for path in sorted((Path(__file__).parent / "corpus").glob("*.yaml"))]
+RUNS = [
+    pytest.param(flow, variant, mode, id=f"{flow.name}-{variant}-{mode}")
+    for flow in CORPUS
+    for variant in flow.variants
+    for mode in TRAITS
+    if flow.runs_in(mode)
+]
+
+
+@pytest.mark.parametrize(("flow", "variant", "mode"), RUNS)
+def test_flow_holds_for_the_plan(flow: Flow, variant: str, mode: str, topology: Topology) -> None:
+    world = World(topology, block=CORPUS.index(flow), families=families_of(variant))
+    make_tracer = partial(PlanTracer, traits=traits_of(mode, flow.proxy))
+    assert run_traced(flow, world, make_tracer, mode=mode) == []
