@@ -136,10 +136,10 @@ class Backend(ABC):
     def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
         """What these fragments would install, for people (`kpctl render`). Pure."""
 
-    async def start(self) -> None:  # noqa: B027 - doing nothing is the common case
+    async def start(self, node: NodeFacts) -> None:  # noqa: B027 - doing nothing is common
         """Prepare the host for this family (probes, sysctls). Raises Unsupported."""
 
-    async def watch(self, drifted: DriftListener) -> None:  # noqa: B027 - doing nothing is the common case
+    async def watch(self, drifted: DriftListener) -> None:  # noqa: B027 - doing nothing is common
         """Run until cancelled, telling when somebody else changes what is ours."""
 
     def unsettled(self) -> Collection[Owner]:
@@ -155,7 +155,11 @@ class Backend(ABC):
         """Figures for the metrics, asked after each round."""
         return ()
 
-    async def close(self) -> None:  # noqa: B027 - doing nothing is the common case
+    def packet_count(self, name: str) -> int | None:
+        """Packets counted by a kernel accounting object of ours, if there is one of this name."""
+        return None
+
+    async def close(self) -> None:  # noqa: B027 - doing nothing is common
         """Release sockets and the like; what is in the kernel stays."""
 
 
