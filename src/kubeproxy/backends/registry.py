@@ -11,7 +11,9 @@ from importlib import import_module
 from kubeproxy.backends.base import Mode
 from kubeproxy.errors import Unsupported
 
-_MODES: dict[str, str] = {}
+_MODES: dict[str, str] = {
+    "nftables": "kubeproxy.backends.nftables.backend",
+}
 
 
 def mode_names() -> tuple[str, ...]:

@@ -9,10 +9,12 @@ A socket belongs to the network namespace that was current when it was opened.
 """
 
 import asyncio
+import ctypes
 import errno as errnos
 import os
 import select
 import socket
+import struct
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 
@@ -30,6 +32,7 @@ _CAP_ACK = 10
 _EXT_ACK = 11
 _SO_SNDBUFFORCE = 32
 _SO_RCVBUFFORCE = 33
+_SO_ATTACH_FILTER = 26
 
 _RECEIVE_BYTES = 1 << 18
 _DUMP_ATTEMPTS = 5
@@ -73,6 +76,11 @@ class NetlinkSocket:
     def close(self) -> None:
         """Give the descriptor back; harmless when repeated."""
         self._socket.close()
+
+    @property
+    def port_id(self) -> int:
+        """Our address: what the kernel notes as author of what this socket changes."""
+        return int(self._socket.getsockname()[0])
 
     def reserve(self, count: int) -> int:
         """First of `count` consecutive sequence numbers for a caller that frames by itself."""
@@ -187,10 +195,19 @@ class Overrun(KernelError):
 
 
 class NetlinkMonitor:
-    """Multicast news of one protocol, read with asyncio."""
+    """Multicast news of one protocol, read with asyncio; not that of the socket `skip_author`."""
 
-    def __init__(self, protocol: int, groups: Sequence[int], *, receive_buffer: int = 1 << 22):
+    def __init__(
+        self,
+        protocol: int,
+        groups: Sequence[int],
+        *,
+        receive_buffer: int = 1 << 22,
+        skip_author: int | None = None,
+    ) -> None:
         self._socket = _open(protocol)
+        if skip_author is not None:
+            _drop_author(self._socket, skip_author)
         _grow(self._socket, _SO_RCVBUFFORCE, socket.SO_RCVBUF, receive_buffer)
         for group in groups:
             self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
@@ -250,6 +267,27 @@ def _grow(handle: socket.socket, force: int, plain: int, size: int) -> None:
         handle.setsockopt(socket.SOL_SOCKET, force, size)
     except PermissionError:
         handle.setsockopt(socket.SOL_SOCKET, plain, size)
+
+
+def _drop_author(handle: socket.socket, author: int) -> None:
+    """Have the kernel withhold messages whose header names this author.
+
+    A classic BPF program: load the header's port id, compare, drop or pass. It loads in network
+    order what the header holds in host order, hence the swap.
+    """
+    wanted = struct.unpack(">I", struct.pack("=I", author))[0]
+    program = b"".join(
+        struct.pack("=HBBI", *instruction)
+        for instruction in (
+            (0x20, 0, 0, 12),  # ld [12]
+            (0x15, 0, 1, wanted),  # jeq wanted, next, skip
+            (0x06, 0, 0, 0),  # ret 0
+            (0x06, 0, 0, 0xFFFFFFFF),  # ret all
+        )
+    )
+    buffer = ctypes.create_string_buffer(program)
+    pointer = struct.pack("HP", len(program) // 8, ctypes.addressof(buffer))
+    handle.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pointer)
 
 
 def _done_failure(reply: Message) -> Failure:

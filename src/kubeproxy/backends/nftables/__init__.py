@@ -1,0 +1,1 @@
+"""The nftables mode: shared endpoint maps and class chains, spoken over netlink."""

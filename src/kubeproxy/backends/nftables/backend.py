@@ -1,0 +1,70 @@
+"""The nftables mode as the engine sees it: one instance for each family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kubeproxy.backends.base import (
+    Backend,
+    DriftListener,
+    Fragment,
+    Mode,
+    ModeOptions,
+    Owner,
+    Sink,
+)
+from kubeproxy.backends.nftables.cleanup import cleanup
+from kubeproxy.backends.nftables.describe import describe
+from kubeproxy.backends.nftables.monitor import DriftMonitor
+from kubeproxy.backends.nftables.names import layout_of
+from kubeproxy.backends.nftables.render import render
+from kubeproxy.backends.nftables.scaffold import scaffold
+from kubeproxy.backends.nftables.sink import TableSink
+from kubeproxy.backends.nftables.support import check
+from kubeproxy.facts.ids import Family
+from kubeproxy.facts.node import NodeFacts
+from kubeproxy.plan.types import ServicePlan
+
+
+class NftablesBackend(Backend):
+    """Table `kube-proxy` of one family."""
+
+    mode = "nftables"
+
+    def __init__(self, family: Family, options: ModeOptions) -> None:
+        super().__init__(family, options)
+        self._layout = layout_of(family)
+        self._table = TableSink(self._layout)
+        self._sinks: tuple[Sink, ...] = (self._table,)
+
+    @property
+    def sinks(self) -> Sequence[Sink]:
+        return self._sinks
+
+    def scaffold(self, node: NodeFacts) -> Fragment:
+        return scaffold(node, self.options.masquerade_mark)
+
+    def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
+        return render(plan, node, self.options.masquerade_mark)
+
+    def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
+        return describe(self.family, fragments)
+
+    async def watch(self, drifted: DriftListener) -> None:
+        monitor = DriftMonitor(self._layout, self._table.socket.port_id)
+        try:
+            await monitor.run(drifted)
+        finally:
+            monitor.close()
+
+    async def close(self) -> None:
+        self._table.close()
+
+
+MODE = Mode(
+    name="nftables",
+    create=NftablesBackend,
+    check=check,
+    cleanup=cleanup,
+    leftovers_of=("iptables", "ipvs"),
+)

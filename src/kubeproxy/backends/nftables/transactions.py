@@ -1,0 +1,360 @@
+"""Changes become bounded transactions, in an order that no packet can notice. Pure.
+
+    1  shared structure    table, sets, class chains, scaffold: nothing points there yet
+    2  owners' structure   sets and chains of single services (affinity, source ranges)
+    3  elements            dispatch, pools and the rest: all of one frontend in one transaction
+    4  removals            chains and sets that step 3 has let go, those that point elsewhere first
+
+Every transaction is atomic. Step 3 never splits what belongs to one key, so a frontend moves from
+one class to another together with its endpoints; steps 1 and 2 only build what nobody uses yet,
+or replace a chain as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from kubeproxy.backends.base import Batch, Change
+from kubeproxy.backends.nftables import codec, names
+from kubeproxy.backends.nftables.names import FamilyLayout
+from kubeproxy.backends.nftables.scaffold import BASE_CHAINS
+from kubeproxy.backends.nftables.types import (
+    Chain,
+    ChainItem,
+    Element,
+    ElementItem,
+    Pool,
+    PoolItem,
+    SetItem,
+    SetSpec,
+    Table,
+    TableItem,
+)
+from kubeproxy.kernel.netlink import nft
+
+TRANSACTION_BYTES = 400_000
+"""Aimed at; one frontend is never split. The kernel holds its lock for some 20 ms at this size."""
+
+
+def compile_transactions(
+    layout: FamilyLayout, changes: Sequence[Change], *, limit: int = TRANSACTION_BYTES
+) -> Iterator[Batch]:
+    """All changes as transactions, to be carried out in order."""
+    sorter = _Sorter(changes)
+    yield from _structure(layout, sorter.shared, limit)
+    yield from _structure(layout, sorter.owned, limit)
+    yield from _elements(layout, sorter.elements, limit)
+    yield from _removals(layout, sorter.removed, limit)
+
+
+class _Sorter:
+    """The changes by step, keeping their order."""
+
+    def __init__(self, changes: Iterable[Change]) -> None:
+        self.shared: list[Change] = []
+        self.owned: list[Change] = []
+        self.elements: list[Change] = []
+        self.removed: list[Change] = []
+        for change in changes:
+            self._step_of(change).append(change)
+
+    def _step_of(self, change: Change) -> list[Change]:
+        item = change.item
+        if isinstance(item, (ElementItem, PoolItem)):
+            return self.elements
+        if change.new is None:
+            return self.removed
+        return self.owned if _is_owned(item) else self.shared
+
+
+def _is_owned(item: object) -> bool:
+    """Does this structure belong to one service? Its name then holds the service's."""
+    return isinstance(item, (SetItem, ChainItem)) and "/" in item.name
+
+
+def _rank(item: object) -> int:
+    """Structure in the order it may point to each other: later ones point to earlier ones."""
+    if isinstance(item, TableItem):
+        return 0
+    if isinstance(item, SetItem):
+        return 1
+    if not isinstance(item, ChainItem):
+        raise TypeError(f"not a structural item: {item!r}")
+    if item.name in BASE_CHAINS:
+        return 6
+    return _owned_chain_rank(item.name) if "/" in item.name else _class_chain_rank(item.name)
+
+
+def _owned_chain_rank(name: str) -> int:
+    """endpoint- ← service-, local- ← external-"""
+    if name.startswith("endpoint-"):
+        return 2
+    return 3 if name.startswith(("service-", "local-")) else 4
+
+
+def _class_chain_rank(name: str) -> int:
+    """pick ← whatever masquerades or short-circuits first ← the scaffold"""
+    if name.startswith(("pick-", "nodeport-pick-")):
+        return 2
+    return 3 if name.startswith(("external-", "nodeport-")) else 5
+
+
+def _by_rank(changes: Iterable[Change], *, reverse: bool = False) -> list[Change]:
+    return sorted(changes, key=lambda change: _rank(change.item), reverse=reverse)
+
+
+# ---- structure -------------------------------------------------------------------------------
+
+
+class _Builder:
+    """A transaction in the making."""
+
+    def __init__(self, layout: FamilyLayout) -> None:
+        self.batch = nft.Batch(layout.number)
+        self.changes: list[Change] = []
+
+    def add(self, kind: int, body: bytes, label: str, flags: int = 0) -> None:
+        self.batch.add(kind, body, label, flags)
+
+    def done(self) -> Batch:
+        return Batch(tuple(self.changes), self.batch, self.batch.size)
+
+
+def _structure(layout: FamilyLayout, changes: Sequence[Change], limit: int) -> Iterator[Batch]:
+    """Sets and chains with their rules; chains are declared before any rule that may name them."""
+    for part in _parts(_by_rank(changes), limit):
+        builder = _Builder(layout)
+        builder.changes.extend(part)
+        for change in part:
+            _declare(builder, change)
+        for change in part:
+            if isinstance(change.new, Chain):
+                _write_rules(builder, change.item, change.old, change.new)
+        yield builder.done()
+
+
+def _parts(changes: list[Change], limit: int) -> Iterator[list[Change]]:
+    """Cut between items once a part is big; an estimate is good enough for a bound."""
+    part: list[Change] = []
+    size = 0
+    for change in changes:
+        weight = _weight(change.new)
+        if part and size + weight > limit:
+            yield part
+            part, size = [], 0
+        part.append(change)
+        size += weight
+    if part:
+        yield part
+
+
+def _weight(value: object) -> int:
+    """Roughly the bytes a structural item takes."""
+    return 150 + (400 * len(value.rules) if isinstance(value, Chain) else 0)
+
+
+def _declare(builder: _Builder, change: Change) -> None:
+    item, old, new = change.item, change.old, change.new
+    if isinstance(item, TableItem):
+        _declare_table(builder, old)
+    elif isinstance(item, SetItem) and isinstance(new, SetSpec):
+        body = codec.set_body(item.name, new, len(builder.batch) + 1)
+        builder.add(nft.NEWSET, body, f"set {item.name}", nft.CREATE)
+    elif isinstance(item, ChainItem) and isinstance(new, Chain):
+        _declare_chain(builder, item, old, new)
+
+
+def _declare_table(builder: _Builder, old: object) -> None:
+    label = f"table {names.TABLE_NAME}"
+    if isinstance(old, Table):  # somebody else's, in a form that cannot be adopted
+        builder.add(nft.DELTABLE, nft.table_body(names.TABLE_NAME), label)
+    body = nft.table_body(names.TABLE_NAME, names.TABLE_COMMENT)
+    builder.add(nft.NEWTABLE, body, label, nft.CREATE)
+
+
+def _declare_chain(builder: _Builder, item: ChainItem, old: object, new: Chain) -> None:
+    label = f"chain {item.name}"
+    if isinstance(old, Chain):
+        if old.hook == new.hook:
+            return
+        # A hook cannot be changed; deleting a base chain takes its rules along.
+        body = nft.chain_body(names.TABLE_NAME, item.name)
+        builder.add(nft.DELCHAIN, body, label)
+    builder.add(nft.NEWCHAIN, codec.chain_body(item.name, new), label, nft.CREATE)
+
+
+def _write_rules(builder: _Builder, item: object, old: object, new: Chain) -> None:
+    if not isinstance(item, ChainItem):
+        return
+    if isinstance(old, Chain) and old.hook == new.hook and old.rules:
+        _flush(builder, item.name)
+    for rule in new.rules:
+        body = codec.rule_body(item.name, rule)
+        builder.add(nft.NEWRULE, body, f"rule in chain {item.name}", nft.APPEND)
+
+
+def _flush(builder: _Builder, chain: str) -> None:
+    body = nft.reference(names.TABLE_NAME, chain)
+    builder.add(nft.DELRULE, body, f"rules of chain {chain}")
+
+
+def _removals(layout: FamilyLayout, changes: Sequence[Change], limit: int) -> Iterator[Batch]:
+    """Whatever points elsewhere goes first: rules, then chains, then sets."""
+    for part in _parts(_by_rank(changes, reverse=True), limit):
+        builder = _Builder(layout)
+        builder.changes.extend(part)
+        for change in part:
+            if isinstance(change.item, ChainItem) and _has_rules(change.old):
+                _flush(builder, change.item.name)
+        for change in part:
+            _remove(builder, change.item)
+        yield builder.done()
+
+
+def _has_rules(value: object) -> bool:
+    return isinstance(value, Chain) and bool(value.rules)
+
+
+def _remove(builder: _Builder, item: object) -> None:
+    if isinstance(item, ChainItem):
+        body = nft.chain_body(names.TABLE_NAME, item.name)
+        builder.add(nft.DELCHAIN, body, f"chain {item.name}")
+    elif isinstance(item, SetItem):
+        body = nft.reference(names.TABLE_NAME, item.name)
+        builder.add(nft.DELSET, body, f"set {item.name}")
+    elif isinstance(item, TableItem):
+        body = nft.table_body(names.TABLE_NAME)
+        builder.add(nft.DELTABLE, body, f"table {names.TABLE_NAME}")
+
+
+# ---- elements --------------------------------------------------------------------------------
+
+
+class _ElementBuilder:
+    """Elements to delete and to add, by set; deletions come first within the transaction."""
+
+    def __init__(self, layout: FamilyLayout) -> None:
+        self._layout = layout
+        self._templates = pool_templates(layout)
+        self._slot = layout.address_length + 4
+        self.reset()
+
+    def reset(self) -> None:
+        self.changes: list[Change] = []
+        self.size = 0
+        self._deleted: dict[str, list[bytes]] = {}
+        self._added: dict[str, list[bytes]] = {}
+
+    def put(self, change: Change) -> None:
+        self.changes.append(change)
+        item = change.item
+        if isinstance(item, PoolItem):
+            self._put_pool(item, _slots(change.old), _slots(change.new))
+        elif isinstance(item, ElementItem):
+            self._put_element(item, change.old, change.new)
+
+    def _put_element(self, item: ElementItem, old: object, new: object) -> None:
+        if old is not None:
+            self._note(self._deleted, item.set, [nft.element(item.key)])
+        if isinstance(new, Element):
+            packed = codec.pack_element(item.key, new.verdict, new.comment)
+            self._note(self._added, item.set, [packed])
+
+    def _put_pool(self, item: PoolItem, old: bytes, new: bytes) -> None:
+        template = self._templates[item.map]
+        width = self._slot
+        head, bare, middle = template.head, template.bare_head, template.middle
+        added: list[bytes] = []
+        deleted: list[bytes] = []
+        for start in range(0, max(len(old), len(new)), width):
+            before, after = old[start : start + width], new[start : start + width]
+            if before == after:
+                continue
+            key = item.key + index_bytes(start // width)
+            if any(before):
+                deleted.append(bare + key)
+            if after:
+                added.append(head + key + middle + after)
+        self._note(self._deleted, item.map, deleted)
+        self._note(self._added, item.map, added)
+
+    def _note(self, where: dict[str, list[bytes]], name: str, packed: list[bytes]) -> None:
+        if packed:
+            where.setdefault(name, []).extend(packed)
+            self.size += len(packed) * len(packed[0])
+
+    def done(self) -> Batch:
+        builder = _Builder(self._layout)
+        builder.changes = self.changes
+        for kind, flags, lists in (
+            (nft.DELSETELEM, 0, self._deleted),
+            (nft.NEWSETELEM, nft.CREATE, self._added),
+        ):
+            for name, packed in lists.items():
+                for body in nft.elements_bodies(names.TABLE_NAME, name, packed):
+                    builder.add(kind, body, f"elements of {name}", flags)
+        self.reset()
+        return builder.done()
+
+
+def _slots(value: object) -> bytes:
+    return value.slots if isinstance(value, Pool) else b""
+
+
+_INDEXES = tuple(codec.INDEX.pack(number) for number in range(1024))
+
+
+def index_bytes(number: int) -> bytes:
+    """A pool index as it stands in keys."""
+    return _INDEXES[number] if number < len(_INDEXES) else codec.INDEX.pack(number)
+
+
+def pool_templates(layout: FamilyLayout) -> dict[str, nft.ElementTemplate]:
+    """How elements of the pool maps look, by map."""
+    by_address = nft.ElementTemplate(layout.address_length + 12, layout.address_length + 4)
+    by_node_port = nft.ElementTemplate(12, layout.address_length + 4)
+    return {
+        names.SERVICE_ENDPOINTS: by_address,
+        names.LOCAL_ENDPOINTS: by_address,
+        names.NODE_PORT_ENDPOINTS: by_node_port,
+        names.NODE_PORT_LOCAL_ENDPOINTS: by_node_port,
+    }
+
+
+def _elements(layout: FamilyLayout, changes: Sequence[Change], limit: int) -> Iterator[Batch]:
+    builder = _ElementBuilder(layout)
+    for unit in _units(changes):
+        if builder.changes and builder.size >= limit:
+            yield builder.done()
+        for change in unit:
+            builder.put(change)
+    if builder.changes:
+        yield builder.done()
+
+
+_KEYED_BY_FRONTEND = frozenset(
+    (
+        names.SERVICE_IPS,
+        names.FIREWALL_IPS,
+        names.NO_ENDPOINT_SERVICES,
+        names.SERVICE_NODE_PORTS,
+        names.NO_ENDPOINT_NODE_PORTS,
+    )
+)
+
+
+def _units(changes: Iterable[Change]) -> Iterator[list[Change]]:
+    """Groups that must not be split: what an owner changes, and what shares a frontend's key."""
+    units: dict[object, list[Change]] = {}
+    home: dict[bytes, object] = {}
+    for change in changes:
+        item = change.item
+        # Leftovers nobody owns need not stay together.
+        owner: object = item if change.owner is None else change.owner
+        if isinstance(item, PoolItem) or (
+            isinstance(item, ElementItem) and item.set in _KEYED_BY_FRONTEND
+        ):
+            # Two services may claim one address and port; the key still moves as a whole.
+            owner = home.setdefault(item.key, owner)
+        units.setdefault(owner, []).append(change)
+    yield from units.values()
