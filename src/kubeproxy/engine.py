@@ -80,7 +80,7 @@ class Engine:
         times = times or EngineTimes()
         self.family = backend.family
         self.pipeline = Pipeline(backend, node)
-        self._backend = backend
+        self.backend = backend
         self._clock = clock
         self._listener = listener
         self._clean_conntrack = clean_conntrack
@@ -148,7 +148,7 @@ class Engine:
             return
 
     async def _tick(self) -> None:
-        delay = await self._backend.tick(self._clock.monotonic())
+        delay = await self.backend.tick(self._clock.monotonic())
         self._tick_at = float("inf") if delay is None else self._clock.monotonic() + delay
 
     async def round(self) -> RoundReport:
@@ -206,7 +206,7 @@ class Engine:
     async def _read_kernel(self) -> int:
         """Believe what the kernel says; how many of our items were not as believed."""
         drifted = 0
-        for sink in self._backend.sinks:
+        for sink in self.backend.sinks:
             found = await sink.read()
             drifted += self.pipeline.ledger.resync(found, _belongs_to(sink))
         return drifted if self._last_full > float("-inf") else 0
@@ -216,7 +216,7 @@ class Engine:
     async def _apply_all(self, tally: _Tally) -> None:
         await self._apply_pass(tally)
         for _ in range(MOST_PASSES):
-            owners = self._backend.unsettled()
+            owners = self.backend.unsettled()
             if not owners:
                 return
             self.pipeline.rerender(owners)
@@ -224,7 +224,7 @@ class Engine:
 
     async def _apply_pass(self, tally: _Tally) -> None:
         """Additions forward over the sinks, removals backward; the last sink takes both at once."""
-        *earlier, last = self._backend.sinks
+        *earlier, last = self.backend.sinks
         for sink in earlier:
             await self._apply(sink, self._changes(sink, _is_upsert), tally)
         await self._apply(last, self._changes(last, _is_any), tally)
@@ -264,7 +264,7 @@ class Engine:
 
     async def _report(self, report: RoundReport) -> RoundReport:
         measures = tuple(
-            MeasuredValue(m.metric, m.labels, m.value) for m in self._backend.measures()
+            MeasuredValue(m.metric, m.labels, m.value) for m in self.backend.measures()
         )
         if not report.is_success:
             return replace(report, measures=measures)

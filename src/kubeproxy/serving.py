@@ -129,7 +129,9 @@ class Proxy:
     async def run(self) -> None:
         """Everything at once, until it ends."""
         self._metrics.build_info(**build_info(self._settings.version))
-        self._metrics.feature_gates((g.name, g.stage, on) for g, on in self._settings.gates)
+        self._metrics.feature_gates(
+            (gate.name, gate.stage.value, on) for gate, on in self._settings.gates
+        )
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(work) for work in self._work()]
