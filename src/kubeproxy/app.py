@@ -85,7 +85,7 @@ async def _run_mode(settings: Settings, mode: Mode) -> None:
 
 async def _remove_leftovers(mode: Mode) -> None:
     """Of other modes; best effort: a leftover that stays is told, not fatal."""
-    for name in mode.leftovers_of:
+    for name in set(mode.leftovers_of) & set(mode_names()):
         for problem in await load_mode(name).cleanup():
             logger.error(problem, "Leftovers of another mode remain", mode=name)
 
