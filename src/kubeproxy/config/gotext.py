@@ -74,7 +74,7 @@ def parse_float32(text: str) -> float:
 
 def _fits_float32(value: float) -> bool:
     try:
-        struct.pack("f", value)
+        struct.pack("<f", value)
     except OverflowError:
         return False
     return True

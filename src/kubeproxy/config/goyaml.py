@@ -122,7 +122,7 @@ def _key(node: yaml.Node) -> str:
 
 def _scalar(node: yaml.Node) -> object:
     text = str(node.value)
-    is_plain = getattr(node, "style", None) is None
+    is_plain = not getattr(node, "style", None)
     return resolve(text) if is_plain else text
 
 
