@@ -13,6 +13,7 @@ from kubeproxy.api import objects
 from kubeproxy.api.manifests import ManifestSource
 from kubeproxy.api.source import Kind, Source
 from kubeproxy.status.events import EventPoster
+from kubeproxy.status.metrics import Metrics
 
 
 class Origin(Protocol):
@@ -25,6 +26,9 @@ class Origin(Protocol):
 
     @property
     def poster(self) -> EventPoster | None: ...
+
+    def observe(self, metrics: Metrics) -> None:
+        """From now on, count what is asked of others in these metrics."""
 
     async def close(self) -> None: ...
 
@@ -44,6 +48,9 @@ class ManifestOrigin:
 
     @property
     def poster(self) -> EventPoster | None:
+        return None
+
+    def observe(self, metrics: Metrics) -> None:
         return None
 
     async def close(self) -> None:

@@ -15,9 +15,9 @@ TOO_MANY_REQUESTS = 429
 class Refused(ApiError):
     """The server will not do this, now or later."""
 
-    def __init__(self, message: str, status: Status) -> None:
+    def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
-        self.status = status
+        self.code = code
 
 
 class Unauthorized(Unavailable):
@@ -41,4 +41,4 @@ def problem(what: str, code: int, status: Status) -> ApiError:
         return Expired(f"{what}: {said}")
     if code == TOO_MANY_REQUESTS or code >= 500:
         return Unavailable(f"{what}: the server cannot answer now ({code}: {said})")
-    return Refused(f"{what}: the server refuses ({code}: {said})", status)
+    return Refused(f"{what}: the server refuses ({code}: {said})", code)

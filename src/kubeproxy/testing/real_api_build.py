@@ -1,0 +1,128 @@
+"""Builds etcd, kube-apiserver, kubectl and upstream's kube-proxy with Go, once per machine.
+
+The sources come from whatever Go module proxy the machine is set up with; only module names and the
+Kubernetes version stand here. Binaries are kept outside the tree, in the user's cache directory, so
+that the next run starts at once. Building takes some minutes; `NoGo` says why it is not possible.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kubeproxy.version import KUBERNETES_VERSION
+
+_MODULE = "k8s.io/kubernetes"
+_ETCD_MODULE = "go.etcd.io/etcd/server/v3"
+_PACKAGES = {
+    "etcd": "./etcd",
+    "kube-apiserver": f"{_MODULE}/cmd/kube-apiserver",
+    "kube-proxy": f"{_MODULE}/cmd/kube-proxy",
+    "kubectl": f"{_MODULE}/cmd/kubectl",
+}
+_ETCD_MAIN = f"""package main
+
+import (
+	"os"
+
+	"{_ETCD_MODULE}/etcdmain"
+)
+
+func main() {{ etcdmain.Main(os.Args) }}
+"""
+
+
+class NoGo(Exception):
+    """The programs cannot be built here; the text says why."""
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "kubeproxy-tests" / KUBERNETES_VERSION
+
+
+def built(program: str) -> Path:
+    """The path of a program, built now if it never was."""
+    folder = cache_folder()
+    binary = folder / "bin" / program
+    if binary.exists():
+        return binary
+    if shutil.which("go") is None:
+        raise NoGo(f"{program} must be built with Go, and there is no `go` command here")
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / "lock"):
+        if not binary.exists():
+            _build(folder, program)
+    return binary
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Two test runs at once build once."""
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _build(folder: Path, program: str) -> None:
+    source = folder / "src"
+    (source / "etcd").mkdir(parents=True, exist_ok=True)
+    (source / "etcd" / "main.go").write_text(_ETCD_MAIN)
+    if not (source / "go.mod").exists():
+        (source / "go.mod").write_text(_module_file(folder))
+    unfinished = folder / "bin" / f".{program}"
+    _go(
+        source,
+        *("build", "-mod=mod", "-p", "1", "-trimpath", "-ldflags", _linker_flags()),
+        *("-o", str(unfinished), _PACKAGES[program]),
+    )
+    unfinished.rename(folder / "bin" / program)
+
+
+def _module_file(folder: Path) -> str:
+    """A module that needs Kubernetes, with its staging modules mapped to their own releases."""
+    asked = _go(folder, "mod", "download", "-json", f"{_MODULE}@{KUBERNETES_VERSION}")
+    described = _go(folder, "mod", "edit", "-json", json.loads(asked)["GoMod"])
+    upstream = json.loads(described)
+    etcd = next(r["Version"] for r in upstream["Require"] if r["Path"] == _ETCD_MODULE)
+    staged = KUBERNETES_VERSION.replace("v1.", "v0.", 1)
+    replaced = [entry["Old"]["Path"] for entry in upstream["Replace"]]
+    lines = [
+        "module kubeproxytests",
+        f"go {upstream['Go']}",
+        f"require {_MODULE} {KUBERNETES_VERSION}",
+        f"require {_ETCD_MODULE} {etcd}",
+        *(f"replace {path} => {path} {staged}" for path in replaced),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _linker_flags() -> str:
+    """The version a release build would carry."""
+    _, minor, _ = KUBERNETES_VERSION.split(".")
+    stamps = {"gitVersion": KUBERNETES_VERSION, "gitMajor": "1", "gitMinor": minor}
+    words = ["-s", "-w"]
+    for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
+        words += [f"-X {package}.{name}={value}" for name, value in stamps.items()]
+    return " ".join(words)
+
+
+def _go(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["nice", "-n", "10", "go", *arguments],
+        cwd=folder,
+        env={**os.environ, "CGO_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "downloading" not in line]
+        raise NoGo(f"go {arguments[0]} failed: {' / '.join(lines[-5:])}")
+    return done.stdout
