@@ -12,25 +12,15 @@ in the same format. Which streams are written is decided by `setup_logging` alon
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import logging
-import os
 import sys
-import threading
-from collections.abc import Callable
 from typing import Protocol, TextIO
 
 import msgspec
 
-from kubeproxy.logs.entry import Entry, Severity, format_json, format_text
-
-_SEVERITIES = (
-    (logging.CRITICAL, Severity.FATAL),
-    (logging.ERROR, Severity.ERROR),
-    (logging.WARNING, Severity.WARNING),
-)
-_LARGEST_BUFFER = 2 * 1024**3
+from kubeproxy.logs.entry import Entry, format_json, format_text
+from kubeproxy.logs.handler import InfoStream, LogHandler
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -138,7 +128,7 @@ class _Levels:
 
 
 _levels = _Levels()
-_handlers: list[_Handler] = []
+_handlers: list[LogHandler] = []
 
 
 def get_logger(name: str) -> Logger:
@@ -167,11 +157,15 @@ def setup_logging(
     formatter = format_json if options.is_json else format_text
     errors = stderr or sys.stderr
     if options.split_stream:
-        out = _InfoStream(stdout or sys.stdout, options)
-        _install(_Handler(out, formatter, accepts=lambda severity: not severity.is_error))
-        _install(_Handler(errors, formatter, accepts=lambda severity: severity.is_error))
+        out = InfoStream(
+            stdout or sys.stdout,
+            buffer_bytes=options.info_buffer_bytes,
+            flush_seconds=options.flush_seconds,
+        )
+        _install(LogHandler(out, formatter, accepts=lambda severity: not severity.is_error))
+        _install(LogHandler(errors, formatter, accepts=lambda severity: severity.is_error))
     else:
-        _install(_Handler(errors, formatter, accepts=lambda _: True))
+        _install(LogHandler(errors, formatter, accepts=lambda _: True))
     logging.getLogger().setLevel(logging.INFO)
     _levels.set(options.verbosity, options.vmodule)
 
@@ -197,111 +191,6 @@ def flush_logs() -> None:
         handler.flush()
 
 
-def _install(handler: _Handler) -> None:
+def _install(handler: LogHandler) -> None:
     _handlers.append(handler)
     logging.getLogger().addHandler(handler)
-
-
-class _Stream(Protocol):
-    def write(self, text: str, /) -> object: ...
-    def flush(self) -> None: ...
-
-
-class _Handler(logging.Handler):
-    """Formats records of ours and of libraries, and writes them to one stream."""
-
-    def __init__(
-        self,
-        stream: _Stream,
-        formatter: Callable[[Entry], str],
-        *,
-        accepts: Callable[[Severity], bool],
-    ) -> None:
-        super().__init__()
-        self._stream = stream
-        self._format_entry = formatter
-        self._accepts = accepts
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.write(entry_of(record))
-
-    def write(self, entry: Entry) -> None:
-        if not self._accepts(entry.severity):
-            return
-        # Nobody may read the log any more (closed pipe); the proxy must go on without it.
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.write(self._format_entry(entry))
-            if not isinstance(self._stream, _InfoStream):
-                self._stream.flush()
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.flush()
-
-    def close(self) -> None:
-        self.flush()
-        if isinstance(self._stream, _InfoStream):
-            self._stream.stop()
-        super().close()
-
-
-def entry_of(record: logging.LogRecord) -> Entry:
-    """The entry a record of the standard library stands for."""
-    severity = next((s for level, s in _SEVERITIES if record.levelno >= level), Severity.INFO)
-    caller = f"{'/'.join(record.pathname.rsplit('/', 2)[-2:])}:{record.lineno}"
-    ours = getattr(record, "kubeproxy", None)
-    values, error, verbosity = ours or ({}, None, 0)
-    message = record.getMessage()
-    if record.exc_info and not ours:
-        message = f"{message}\n{logging.Formatter().formatException(record.exc_info)}"
-    return Entry(
-        message=message,
-        severity=severity,
-        values=values,
-        error=error,
-        verbosity=verbosity,
-        is_structured=ours is not None,
-        caller=caller,
-        timestamp=record.created,
-        process=os.getpid(),
-    )
-
-
-class _InfoStream:
-    """Standard output, collecting up to a number of bytes, written at least once per period."""
-
-    def __init__(self, stream: TextIO, options: LogOptions) -> None:
-        self._stream = stream
-        self._limit = min(options.info_buffer_bytes, _LARGEST_BUFFER)
-        self._pending: list[str] = []
-        self._size = 0
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        if self._limit:
-            self._start_flushing(options.flush_seconds)
-
-    def _start_flushing(self, period_seconds: float) -> None:
-        def flush_regularly() -> None:
-            while not self._stopped.wait(period_seconds):
-                self.flush()
-
-        threading.Thread(target=flush_regularly, name="log-flush", daemon=True).start()
-
-    def write(self, text: str, /) -> None:
-        with self._lock:
-            self._pending.append(text)
-            self._size += len(text)
-            if self._size >= self._limit:
-                self._write_out()
-
-    def flush(self) -> None:
-        with self._lock:
-            self._write_out()
-
-    def stop(self) -> None:
-        self._stopped.set()
-
-    def _write_out(self) -> None:
-        pending, self._pending, self._size = self._pending, [], 0
-        self._stream.write("".join(pending))
-        self._stream.flush()
