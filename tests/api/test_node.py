@@ -1,0 +1,191 @@
+"""Looking for our own Node, carrying events, counting requests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from kubeproxy.api.access import Access
+from kubeproxy.api.client import Client, ClientSettings, connect
+from kubeproxy.api.events import ApiEventPoster
+from kubeproxy.api.measure import LateObserver, MetricObserver
+from kubeproxy.api.node import Judgement, NodeFinder, NodeWait, Verdict
+from kubeproxy.api.objects import Node, NodeAddress, NodeMeta, NodeSpec, NodeStatus
+from kubeproxy.api.transport import Request
+from kubeproxy.errors import ApiError, Unavailable
+from kubeproxy.status.metrics import Metrics
+from kubeproxy.testing.fake_api import FakeApi, Fault
+from kubeproxy.testing.fake_api_store import Json
+
+GO_ON, LOOK_AGAIN = Judgement(Verdict.GO_ON), Judgement(Verdict.LOOK_AGAIN)
+
+
+def node(*ips: str, pod_cidrs: tuple[str, ...] = ()) -> Node:
+    addresses = [NodeAddress("InternalIP", ip) for ip in ips]
+    return Node(NodeMeta(name="n1"), NodeSpec(list(pod_cidrs)), NodeStatus(addresses))
+
+
+def test_a_node_with_an_address_is_enough() -> None:
+    assert NodeWait("n1", needs_pod_cidrs=False).judge(node("10.0.0.1"), 0.0) == (GO_ON,)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (None, "Timed out waiting for node to exist"),
+        (node(), "Timed out waiting for node to be assigned IPs"),
+    ],
+)
+def test_after_thirty_seconds_it_goes_on_without(found: Node | None, message: str) -> None:
+    wait = NodeWait("n1", needs_pod_cidrs=False)
+    assert wait.judge(found, 100.0) == (LOOK_AGAIN,)
+    assert wait.judge(found, 129.9) == (LOOK_AGAIN,)
+    assert wait.judge(found, 130.0) == (Judgement(Verdict.GO_ON, message),)
+
+
+def test_pod_networks_get_five_more_minutes_and_then_it_is_over() -> None:
+    wait = NodeWait("n1", needs_pod_cidrs=True)
+    assert wait.judge(node(), 0.0) == (LOOK_AGAIN,)
+    assert wait.judge(node("10.0.0.1"), 20.0) == (GO_ON, LOOK_AGAIN)
+    assert wait.judge(node("10.0.0.1"), 319.0) == (LOOK_AGAIN,)
+    assert wait.judge(node("10.0.0.1"), 320.0) == (
+        Judgement(Verdict.GIVE_UP, 'timeout waiting for PodCIDR allocation on node "n1"'),
+    )
+    assert wait.judge(None, 321.0) == (
+        Judgement(Verdict.GIVE_UP, 'timeout waiting for node "n1" to exist'),
+    )
+
+
+def test_pod_networks_that_are_there_are_not_waited_for() -> None:
+    complete = node("10.0.0.1", pod_cidrs=("10.1.0.0/24",))
+    assert NodeWait("n1", needs_pod_cidrs=True).judge(complete, 0.0) == (GO_ON, GO_ON)
+
+
+class Time:
+    """Time passes by sleeping; things may happen meanwhile."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.plans: dict[float, tuple[FakeApi, Json]] = {}
+
+    def clock(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        for moment in [moment for moment in self.plans if moment <= self.now]:
+            fake, item = self.plans.pop(moment)
+            await fake.create("nodes", "", item)
+
+
+@asynccontextmanager
+async def client_of(fake: FakeApi) -> AsyncIterator[Client]:
+    client = connect(Access(server=fake.url), settings=ClientSettings(qps=-1), environment={})
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+NODE: Json = {
+    "metadata": {"name": "n1"},
+    "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]},
+}
+
+
+async def find(fake: FakeApi, time: Time, *, needs_pod_cidrs: bool = False) -> Node | None:
+    async with client_of(fake) as client:
+        finder = NodeFinder(client, clock=time.clock, rand=lambda: 0.0, sleep=time.sleep)
+        return await finder.find("n1", needs_pod_cidrs=needs_pod_cidrs)
+
+
+async def test_a_late_node_is_waited_for_second_by_second(fake: FakeApi) -> None:
+    time = Time()
+    time.plans[5.0] = (fake, NODE)
+    found = await find(fake, time)
+    assert found is not None
+    assert found.metadata.name == "n1"
+    assert time.now == 5.0
+    assert {request.query["fieldSelector"] for request in fake.requests} == {"metadata.name=n1"}
+
+
+async def test_a_node_that_never_comes_is_gone_on_without(fake: FakeApi) -> None:
+    time = Time()
+    assert await find(fake, time) is None
+    assert time.now == 30.0
+
+
+async def test_a_node_without_pod_networks_is_fatal_where_they_are_needed(fake: FakeApi) -> None:
+    await fake.create("nodes", "", NODE)
+    with pytest.raises(ApiError, match='timeout waiting for PodCIDR allocation on node "n1"'):
+        await find(fake, Time(), needs_pod_cidrs=True)
+
+
+async def test_an_unreachable_server_is_waited_for_without_limit(fake: FakeApi) -> None:
+    await fake.create("nodes", "", NODE)
+    fake.faults += [Fault(status=500)] * 20 + [Fault(body=b"not json")]
+    time = Time()
+    assert await find(fake, time) is not None
+    assert time.now > 300
+
+
+class EventRequest(msgspec.Struct, frozen=True):
+    method: str
+    namespace: str
+    name: str
+    body: bytes
+
+
+async def test_events_are_created_and_patched(fake: FakeApi) -> None:
+    body = b'{"metadata":{"name":"n1.abc","namespace":"default"},"reason":"Starting"}'
+    async with client_of(fake) as client:
+        poster = ApiEventPoster(client)
+        created = await poster.post_event(EventRequest("POST", "default", "n1.abc", body))
+        again = await poster.post_event(EventRequest("POST", "default", "n1.abc", body))
+        patch = EventRequest("PATCH", "default", "n1.abc", b'{"series":{"count":2}}')
+        patched = await poster.post_event(patch)
+    assert (created, again, patched) == (201, 409, 200)
+    assert fake.store.get("events", "default", "n1.abc")["series"] == {"count": 2}
+    types = [request.headers["Content-Type"] for request in fake.requests]
+    assert types == [
+        "application/json",
+        "application/json",
+        "application/strategic-merge-patch+json",
+    ]
+
+
+async def test_refused_events_give_their_status_and_lost_ones_raise(fake: FakeApi) -> None:
+    request = EventRequest("POST", "default", "x", b'{"metadata":{"name":"x"}}')
+    async with client_of(fake) as client:
+        poster = ApiEventPoster(client)
+        fake.forbidden = {("create", "events")}
+        assert await poster.post_event(request) == 403
+        fake.faults.append(Fault(status=404))
+        assert await poster.post_event(request) == 404
+        fake.faults.append(Fault(status=500))
+        with pytest.raises(Unavailable):
+            await poster.post_event(request)
+
+
+async def test_requests_are_counted_under_upstreams_names(fake: FakeApi) -> None:
+    metrics, late = Metrics("nftables"), LateObserver()
+    late.target = MetricObserver(metrics)
+    fake.faults.append(Fault(status=429, headers=(("Retry-After", "0"),)))
+    access = Access(server=fake.url.replace("127.0.0.1", "localhost"))
+    client = connect(access, settings=ClientSettings(qps=-1), observer=late, environment={})
+    for _ in range(2):
+        await client.read(Request("GET", "/api/v1/nodes"))
+    await client.close()
+    late.plugin_called(code=1, status="plugin_execution_error")
+    text = metrics.scrape()[1].decode()
+    host = f'host="{access.host}"'
+    assert f'rest_client_requests_total{{code="200",{host},method="GET"}} 2\n' in text
+    assert f'rest_client_request_retries_total{{code="429",{host},verb="GET"}} 1\n' in text
+    for name in ("request_duration_seconds", "rate_limiter_duration_seconds", "request_size_bytes"):
+        assert f'rest_client_{name}_count{{{host},verb="GET"}} 3\n' in text
+    assert f'rest_client_response_size_bytes_count{{{host},verb="GET"}} 2\n' in text
+    assert 'rest_client_dns_resolution_duration_seconds_count{host="localhost"}' in text
+    assert 'call_status="plugin_execution_error",code="1"' in text
