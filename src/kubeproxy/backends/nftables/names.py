@@ -105,7 +105,6 @@ def layout_of(family: Family) -> FamilyLayout:
     return _LAYOUTS[family]
 
 
-@lru_cache(maxsize=65536)
 def pack_address(address: str) -> bytes:
     """A canonical address in network order."""
     if ":" in address:
@@ -113,6 +112,7 @@ def pack_address(address: str) -> bytes:
     return bytes(map(int, address.split(".")))
 
 
+@lru_cache(maxsize=4096)
 def pack_port(port: int) -> bytes:
     """A port as a field of a concatenation: padded to four bytes."""
     return port.to_bytes(2, "big") + b"\0\0"

@@ -263,7 +263,20 @@ class _ElementBuilder:
     def _put_pool(self, item: PoolItem, old: bytes, new: bytes) -> None:
         template = self._templates[item.map]
         width = self._slot
-        head, bare, middle = template.head, template.bare_head, template.middle
+        if not old:
+            head, middle = template.head + item.key, template.middle
+            added = [
+                head + index_bytes(start // width) + middle + new[start : start + width]
+                for start in range(0, len(new), width)
+            ]
+        else:
+            added = self._replace_slots(item, old, new)
+        self._note(self._added, item.map, added)
+
+    def _replace_slots(self, item: PoolItem, old: bytes, new: bytes) -> list[bytes]:
+        """Delete the slots that change, and return those to add; the others are not touched."""
+        template = self._templates[item.map]
+        width = self._slot
         added: list[bytes] = []
         deleted: list[bytes] = []
         for start in range(0, max(len(old), len(new)), width):
@@ -272,11 +285,11 @@ class _ElementBuilder:
                 continue
             key = item.key + index_bytes(start // width)
             if any(before):
-                deleted.append(bare + key)
+                deleted.append(template.bare_head + key)
             if after:
-                added.append(head + key + middle + after)
+                added.append(template.head + key + template.middle + after)
         self._note(self._deleted, item.map, deleted)
-        self._note(self._added, item.map, added)
+        return added
 
     def _note(self, where: dict[str, list[bytes]], name: str, packed: list[bytes]) -> None:
         if packed:
