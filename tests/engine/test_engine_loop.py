@@ -1,0 +1,79 @@
+"""The loop around rounds, in real time but in milliseconds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from kubeproxy.engine import Engine, EngineTimes
+from kubeproxy.errors import Busy
+from kubeproxy.testing.builders import endpoint, endpoint_slice, node, service
+from kubeproxy.testing.fake_backend import FakeBackend, FakeConntrack, Heard
+
+
+class SteadyClock:
+    def time(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+def engine(backend: FakeBackend, heard: Heard) -> Engine:
+    return Engine(
+        backend,
+        node(),
+        clock=SteadyClock(),
+        listener=heard,
+        clean_conntrack=FakeConntrack(),
+        times=EngineTimes(min_seconds=0.001, retry_seconds=0.01, max_seconds=3600),
+    )
+
+
+async def reports(heard: Heard, count: int) -> None:
+    while len(heard.reports) < count:
+        await asyncio.sleep(0.001)
+
+
+async def test_a_failed_first_sync_is_retried_without_another_trigger() -> None:
+    backend, heard = FakeBackend(), Heard()
+    made = engine(backend, heard)
+    backend.kernel.fail = Busy("lock")
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        loop = group.create_task(made.run())
+        made.mark_synced()
+        await reports(heard, 2)
+        backend.kernel.fail = None
+        await reports(heard, len(heard.reports) + 1)
+        loop.cancel()
+    assert heard.reports[-1].is_success
+
+
+async def test_nothing_is_written_before_synced_and_everything_after() -> None:
+    backend, heard = FakeBackend(), Heard()
+    made = engine(backend, heard)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        loop = group.create_task(made.run())
+        made.pipeline.store.set_service(service())
+        made.request()
+        await asyncio.sleep(0.02)
+        assert backend.kernel.history == []
+        made.pipeline.store.set_slice(endpoint_slice(endpoints=[endpoint()]))
+        made.mark_synced()
+        await reports(heard, 1)
+        loop.cancel()
+    assert backend.kernel.history
+
+
+async def test_a_change_wakes_the_loop() -> None:
+    backend, heard = FakeBackend(), Heard()
+    made = engine(backend, heard)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        loop = group.create_task(made.run())
+        made.mark_synced()
+        await reports(heard, 1)
+        made.pipeline.store.set_service(service())
+        made.request()
+        await reports(heard, 2)
+        loop.cancel()
+    assert heard.reports[1].services == 1
