@@ -17,6 +17,7 @@ from kubeproxy.backends.base import (
     Item,
     ModeOptions,
     Owner,
+    Sink,
     Value,
 )
 from kubeproxy.errors import KernelError, Rejected
