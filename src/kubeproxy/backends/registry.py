@@ -12,6 +12,7 @@ from kubeproxy.backends.base import Mode
 from kubeproxy.errors import Unsupported
 
 _MODES: dict[str, str] = {
+    "iptables": "kubeproxy.backends.iptables.mode",
     "nftables": "kubeproxy.backends.nftables.backend",
 }
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 
 from kubeproxy.backends.netfilter.canonical import canonical_rule
+from kubeproxy.backends.netfilter.refusal import RestoreRefused
 from kubeproxy.backends.netfilter.text import TableText, format_restore
-from kubeproxy.backends.netfilter.xtables import RestoreRefused
 
 BUILT_IN = {
     "filter": ("INPUT", "FORWARD", "OUTPUT"),

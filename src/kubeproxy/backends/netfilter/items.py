@@ -4,6 +4,7 @@
     SharedChain   a chain that many owners fill                 → ChainState.KNOWN
     Section       one owner's rules in a shared chain           → its Rules, in order of `order`
     Jump          one rule in a built-in chain that leads to us → its Position
+    GuestChain    a chain another program has as well           → at least these GuestRules
 
 A `Scope` tells a sink which of all this is a mode's own. Values only; no text is interpreted here
 beyond comparing rules the way iptables itself would show them.
@@ -66,6 +67,14 @@ class Section(Struct, frozen=True, gc=False):
 Order: TypeAlias = tuple[int, SortKey]
 
 
+class GuestChain(Struct, frozen=True, gc=False):
+    """A chain that another program makes too: it must exist and hold at least our rules, and is
+    never removed."""
+
+    table: str
+    name: str
+
+
 class Jump(Struct, frozen=True, gc=False):
     """A rule in a built-in chain; `rule` is spelled as iptables-save prints it, without `-A`."""
 
@@ -106,6 +115,34 @@ class Rules(Struct, frozen=True, eq=False, gc=False):
     __hash__ = None  # type: ignore[assignment]  # equality is by meaning, which has no cheap hash
 
 
+class GuestRules(Struct, frozen=True, eq=False, gc=False):
+    """Our rules in a guest chain, or (`is_read`) all that was found there.
+
+    Found equals wanted if it holds everything wanted, whatever else the other program put there.
+    """
+
+    text: str = ""
+    is_read: bool = False
+
+    @property
+    def count(self) -> int:
+        return self.text.count("\n")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GuestRules):
+            return NotImplemented
+        if self.is_read == other.is_read:
+            return self.text == other.text
+        read, wanted = (self, other) if self.is_read else (other, self)
+        held = set(map(canonical_rule, read.text.splitlines()))
+        return held.issuperset(map(canonical_rule, wanted.text.splitlines()))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]  # as with Rules
+
+
 def rules(chain: str, specs: Iterable[str]) -> Rules:
     """Rules of one chain from what stands behind `-A CHAIN `."""
     return Rules("".join([f"-A {chain} {spec}\n" for spec in specs]))
@@ -128,6 +165,7 @@ class Scope(Struct, frozen=True):
     chains: Mapping[str, frozenset[str]]
     shared_chains: Mapping[str, frozenset[str]]
     prefixes: Mapping[str, tuple[str, ...]]
+    guest_chains: Mapping[str, frozenset[str]] = {}
     jumps: tuple[tuple[Jump, Position], ...] = ()
     identify: Identify = identify_nothing
 
@@ -138,3 +176,7 @@ class Scope(Struct, frozen=True):
     def shares(self, table: str, chain: str) -> bool:
         """Is this one of our chains made of sections?"""
         return chain in self.shared_chains.get(table, ())
+
+    def is_guest_of(self, table: str, chain: str) -> bool:
+        """Is this a chain another program makes too?"""
+        return chain in self.guest_chains.get(table, ())

@@ -15,6 +15,8 @@ from kubeproxy.backends.base import Change
 from kubeproxy.backends.netfilter.items import (
     Chain,
     ChainState,
+    GuestChain,
+    GuestRules,
     Jump,
     Order,
     Position,
@@ -56,6 +58,8 @@ def compose(
             parts.chain(item.name, None)
         elif isinstance(item, SharedChain):
             fresh.add(item.name)
+        elif isinstance(item, GuestChain) and change.new is not None:
+            parts.chain(item.name, change.new)
         elif isinstance(item, Jump):
             jumps.append(change)
     after: dict[tuple[str, str], SharedContent] = {}
@@ -81,7 +85,7 @@ class _Parts:
     def chain(self, name: str, value: object) -> None:
         """Write a chain anew, or (without a value) empty and delete it, existing or not."""
         self.declarations.append(chain_line(name))
-        if isinstance(value, Rules):
+        if isinstance(value, (Rules, GuestRules)):
             self.rules.append(value.text)
         else:
             self.deletions.append(f"-X {name}\n")
@@ -146,7 +150,7 @@ def split(
 
 def _table_of(change: Change) -> str:
     item = change.item
-    if isinstance(item, (Chain, SharedChain, Section, Jump)):
+    if isinstance(item, (Chain, SharedChain, Section, GuestChain, Jump)):
         return item.table
     raise TypeError(f"{item!r} is not an iptables item")
 

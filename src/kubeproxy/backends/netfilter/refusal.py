@@ -7,10 +7,20 @@ from collections.abc import Sequence
 from kubeproxy.backends.base import Change, Owner
 from kubeproxy.backends.netfilter.items import Chain, Rules, Section
 from kubeproxy.backends.netfilter.text import excerpt
-from kubeproxy.backends.netfilter.xtables import RestoreRefused
 from kubeproxy.errors import Drifted, KernelError, Rejected
 
 _MISSING_CHAIN_WORDS = ("No chain/target/match by that name", "does not exist", "load target")
+
+
+class RestoreRefused(Rejected):
+    """iptables-restore did not accept its input; nothing of the refused table took effect.
+
+    `line` is the number of the refused input line, or 0 if the tool did not say.
+    """
+
+    def __init__(self, message: str, *, line: int) -> None:
+        super().__init__(message)
+        self.line = line
 
 
 class RuleRejected(Rejected):

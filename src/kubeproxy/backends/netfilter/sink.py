@@ -19,6 +19,8 @@ from kubeproxy.backends.netfilter.canonical import canonical_rule
 from kubeproxy.backends.netfilter.items import (
     Chain,
     ChainState,
+    GuestChain,
+    GuestRules,
     Jump,
     Rules,
     Scope,
@@ -28,7 +30,7 @@ from kubeproxy.backends.netfilter.items import (
 from kubeproxy.backends.netfilter.payload import compose, lines_of, split
 from kubeproxy.backends.netfilter.shared import SharedContent
 from kubeproxy.backends.netfilter.text import TableText, parse_save
-from kubeproxy.backends.netfilter.xtables import RestoreRefused, Tables
+from kubeproxy.backends.netfilter.xtables import Tables
 
 LEGACY_BATCH_LINES = 1_000_000
 """iptables-legacy replaces the whole table with every call: the fewer calls, the better."""
@@ -47,7 +49,7 @@ class RestoreStatistics(Struct):
 class NetfilterSink:
     """Iptables state of one family and mode."""
 
-    item_types: tuple[type, ...] = (Chain, SharedChain, Section, Jump)
+    item_types: tuple[type, ...] = (Chain, SharedChain, Section, GuestChain, Jump)
 
     def __init__(self, tables: Tables, scope: Scope, *, name: str = "iptables") -> None:
         self.name = name
@@ -76,6 +78,9 @@ class NetfilterSink:
                 found |= self._read_shared(table, chain)
             elif scope.owns(table.name, chain):
                 found[Chain(table.name, chain)] = Rules(table.rules.get(chain, ""))
+            elif scope.is_guest_of(table.name, chain):
+                held = GuestRules(table.rules.get(chain, ""), is_read=True)
+                found[GuestChain(table.name, chain)] = held
         return found | self._read_jumps(table)
 
     def _read_shared(self, table: TableText, chain: str) -> dict[Item, Value]:
@@ -112,7 +117,7 @@ class NetfilterSink:
         composed = compose(table, batch.changes, self._shared, self._scope)
         try:
             await self._tables.restore(composed.text)
-        except RestoreRefused as refused:
+        except refusal.RestoreRefused as refused:
             self.statistics.failures += 1
             error = refusal.explain(refused, composed.text, batch.changes, self._was_in_doubt)
             self._was_in_doubt = refusal.is_doubt(error)
@@ -146,7 +151,7 @@ def _recognise(table: TableText, chain: str, scope: Scope) -> SharedContent | No
 
 
 def _rule_count(value: object) -> int:
-    return value.count if isinstance(value, Rules) else 0
+    return value.count if isinstance(value, (Rules, GuestRules)) else 0
 
 
 def _size(change: Change) -> int:

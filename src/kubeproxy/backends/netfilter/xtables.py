@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kubeproxy.backends.netfilter import text as texts
+from kubeproxy.backends.netfilter.refusal import RestoreRefused
 from kubeproxy.backends.netfilter.tools import (
     Programs,
     Version,
@@ -19,7 +20,7 @@ from kubeproxy.backends.netfilter.tools import (
     programs,
     restore_wait_flags,
 )
-from kubeproxy.errors import Busy, KernelError, Rejected
+from kubeproxy.errors import Busy, KernelError
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.exec import Completed, run_tool
 from kubeproxy.kernel.xtables_lock import held_lock, lock_holder
@@ -31,17 +32,6 @@ _NOT_FOUND_WORDS = (
     "does a matching rule exist",
     "does not exist",
 )
-
-
-class RestoreRefused(Rejected):
-    """iptables-restore did not accept its input; nothing of the refused table took effect.
-
-    `line` is the number of the refused input line, or 0 if the tool did not say.
-    """
-
-    def __init__(self, message: str, *, line: int) -> None:
-        super().__init__(message)
-        self.line = line
 
 
 class Tables(Protocol):

@@ -1,0 +1,1 @@
+"""The iptables mode: upstream's rules to the letter."""

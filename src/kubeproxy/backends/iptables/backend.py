@@ -1,0 +1,112 @@
+"""The iptables mode of one family: pure rendering in front, sinks and canary behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from kubeproxy.backends.base import (
+    Backend,
+    DriftListener,
+    Fragment,
+    Measure,
+    ModeOptions,
+    Owner,
+    Sink,
+)
+from kubeproxy.backends.iptables import names
+from kubeproxy.backends.iptables.canary import CanaryMonitor
+from kubeproxy.backends.iptables.layout import full_restore
+from kubeproxy.backends.iptables.probe import (
+    allow_localhost_routing,
+    packets_of,
+    probe_features,
+)
+from kubeproxy.backends.iptables.render import render_items
+from kubeproxy.backends.iptables.scaffold import SCOPE, scaffold_items
+from kubeproxy.backends.iptables.settings import Features, Settings, settings_of
+from kubeproxy.backends.netfilter.sink import NetfilterSink
+from kubeproxy.backends.netfilter.xtables import Xtables
+from kubeproxy.facts.ids import Family
+from kubeproxy.facts.node import NodeFacts
+from kubeproxy.plan.types import ServicePlan
+
+_COUNTER_METRICS = (
+    (names.INVALID_COUNTER, "iptables_ct_state_invalid_dropped_packets_total"),
+    (names.LOCALHOST_COUNTER, "iptables_localhost_nodeports_accepted_packets_total"),
+)
+
+
+class IptablesBackend(Backend):
+    """Upstream's rules for one family."""
+
+    mode: ClassVar[str] = "iptables"
+
+    def __init__(self, family: Family, options: ModeOptions, *, variant: str = "") -> None:
+        super().__init__(family, options)
+        self.tables = Xtables(
+            family, variant=variant, lock_timeout_seconds=options.xtables_lock_timeout_seconds
+        )
+        self.netfilter = NetfilterSink(self.tables, SCOPE)
+        self._settings = settings_of(
+            family, options, Features(is_tcp_liberal=options.tcp_be_liberal)
+        )
+
+    @property
+    def settings(self) -> Settings:
+        return self._settings
+
+    def use_features(self, features: Features) -> None:
+        """What host and tools can do; without a probe a current host is assumed."""
+        self._settings = settings_of(self.family, self.options, features)
+
+    @property
+    def sinks(self) -> Sequence[Sink]:
+        return (self.netfilter,)
+
+    def scaffold(self, node: NodeFacts) -> Fragment:
+        return scaffold_items(node, self._settings)
+
+    def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
+        return render_items(plan, node, self._settings)
+
+    def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
+        return full_restore(fragments)
+
+    async def start(self, node: NodeFacts) -> None:
+        if self._settings.serves_localhost(node):
+            allow_localhost_routing()
+        self.use_features(await probe_features(self.tables))
+
+    async def watch(self, drifted: DriftListener) -> None:
+        monitor = CanaryMonitor(self.tables, self.options.sync_period_seconds, asyncio.sleep)
+        await monitor.run(drifted)
+
+    def measures(self) -> Sequence[Measure]:
+        return (*self._rule_measures(), *self._failure_measures(), *self._counter_measures())
+
+    def _rule_measures(self) -> list[Measure]:
+        found = []
+        for table in SCOPE.tables:
+            labels = (("table", table),)
+            total = self.netfilter.statistics.rules.get(table, 0)
+            last = self.netfilter.take_written(table)
+            found.append(Measure("sync_proxy_rules_iptables_total", labels, total))
+            found.append(Measure("sync_proxy_rules_iptables_last", labels, last))
+        return found
+
+    def _failure_measures(self) -> list[Measure]:
+        """Absent until the first failure, like upstream's."""
+        failures = self.netfilter.statistics.failures
+        metric = "sync_proxy_rules_iptables_restore_failures_total"
+        return [Measure(metric, (), failures)] if failures else []
+
+    def _counter_measures(self) -> list[Measure]:
+        features = self._settings.features
+        has = (features.has_invalid_counter, features.has_localhost_counter)
+        return [
+            Measure(metric, (), packets)
+            for (counter, metric), exists in zip(_COUNTER_METRICS, has, strict=True)
+            if exists and (packets := packets_of(counter)) is not None
+        ]

@@ -1,0 +1,32 @@
+"""Which service port a rule in one of our shared chains belongs to. Pure.
+
+After a restart this is how we know our own rules again: by the comment that every one of them
+carries. A rule that says nothing makes its chain unknown, and the chain is written anew.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kubeproxy.backends.iptables import names
+from kubeproxy.backends.netfilter.items import Order
+
+_COMMENT = re.compile(r'--comment (?:"([^"]*)"|(\S+))')
+_PROTOCOL = re.compile(r"(?<= )-p (\S+)")
+_LAST_COMMENT = names.NODE_PORTS_LAST.strip('"')
+
+
+def identify(table: str, chain: str, line: str) -> Order | None:
+    """The section of a rule line as iptables-save prints it."""
+    found = _COMMENT.search(line)
+    if found is None:
+        return None
+    comment = found[1] or found[2]
+    if comment == _LAST_COMMENT:
+        return (1, ())
+    namespace, slash, rest = comment.partition(" ")[0].partition("/")
+    protocol = _PROTOCOL.search(line)
+    if not slash or protocol is None:
+        return None
+    name, _, port = rest.partition(":")
+    return (0, (namespace, name, port, protocol[1].upper()))

@@ -1,0 +1,300 @@
+"""One service port as chains and rules, the way upstream writes them. Pure.
+
+Everything was decided by the plan; here it becomes text. Items come in upstream's order: EXT, FW,
+SVC, SVL, then one SEP chain per endpoint; `layout` relies on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from kubeproxy.backends.base import Item, Value
+from kubeproxy.backends.iptables import names
+from kubeproxy.backends.iptables.settings import Settings
+from kubeproxy.backends.netfilter.items import Chain, Rules, Section, SortKey, rules
+from kubeproxy.facts.endpoint import Endpoint
+from kubeproxy.facts.ids import ServicePortId
+from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts
+from kubeproxy.plan.types import Frontend, FrontendKind, Masquerade, ServicePlan
+
+
+class _Context(Struct, frozen=True, gc=False):
+    """What every rule of one service port needs at hand."""
+
+    plan: ServicePlan
+    node: NodeFacts
+    settings: Settings
+    label: str
+    protocol: str
+    """`-m tcp -p tcp`, in upstream's order."""
+    service_chain: str
+    local_chain: str
+    external_chain: str
+    firewall_chain: str
+
+    @property
+    def has_firewall(self) -> bool:
+        return self.plan.has_endpoints and any(f.source_ranges for f in self.plan.frontends)
+
+    @property
+    def load_balancer_chain(self) -> str:
+        return self.firewall_chain if self.has_firewall else self.external_chain
+
+    @property
+    def internal_chain(self) -> str:
+        return self.local_chain if self.plan.is_internal_policy_local else self.service_chain
+
+
+def render_items(plan: ServicePlan, node: NodeFacts, settings: Settings) -> dict[Item, Value]:
+    """The items one service port wants."""
+    port = plan.id
+    protocol = port.protocol.lower_name
+    context = _Context(
+        plan=plan,
+        node=node,
+        settings=settings,
+        label=port.label,
+        protocol=f"-m {protocol} -p {protocol}",
+        service_chain=names.cluster_chain(port),
+        local_chain=names.local_chain(port),
+        external_chain=names.external_chain(port),
+        firewall_chain=names.firewall_chain(port),
+    )
+    return {**_sections(context), **_chains(context)}
+
+
+def section_key(port: ServicePortId) -> SortKey:
+    return (port.namespace, port.name, port.port, port.protocol.value)
+
+
+def _health_key(port: ServicePortId) -> SortKey:
+    """The health check is TCP whatever the port is, and its rule says nothing else."""
+    return (port.namespace, port.name, port.port, "TCP")
+
+
+def _sections(context: _Context) -> dict[Item, Value]:
+    """The service port's rules in chains it shares with all others."""
+    key = section_key(context.plan.id)
+    health = _health_key(context.plan.id)
+    found = (
+        ("filter", names.SERVICES, key, _internal_refusals(context)),
+        ("filter", names.EXTERNAL_SERVICES, key, _external_refusals(context)),
+        ("filter", names.PROXY_FIREWALL, key, _firewall_drops(context)),
+        ("filter", names.NODE_PORTS, health, _health_check(context)),
+        ("nat", names.SERVICES, key, _dispatch(context)),
+        ("nat", names.NODE_PORTS, key, _node_port_dispatch(context)),
+    )
+    items: dict[Item, Value] = {}
+    for table, chain, order, specs in found:
+        some = rules(chain, specs)
+        if some.text:
+            items[Section(table, chain, order)] = some
+    return items
+
+
+def _to(context: _Context, frontend: Frontend) -> str:
+    return f"{context.protocol} -d {frontend.address} --dport {frontend.port}"
+
+
+def _refusal(context: _Context) -> tuple[str, str]:
+    """Comment and target for traffic nobody serves: no endpoints at all, or none here."""
+    if not context.plan.has_endpoints:
+        return f'"{context.label} has no endpoints"', "REJECT"
+    return f'"{context.label} has no local endpoints"', "DROP"
+
+
+def _internal_refusals(context: _Context) -> Iterator[str]:
+    if context.plan.has_internal:
+        return
+    comment, target = _refusal(context)
+    for frontend in context.plan.frontends_of(FrontendKind.CLUSTER_IP):
+        yield f"-m comment --comment {comment} {_to(context, frontend)} -j {target}"
+
+
+def _external_refusals(context: _Context) -> Iterator[str]:
+    if context.plan.has_external:
+        return
+    comment, target = _refusal(context)
+    for frontend in context.plan.frontends:
+        if frontend.kind is FrontendKind.NODE_PORT:
+            yield (
+                f"-m comment --comment {comment} -m addrtype --dst-type LOCAL "
+                f"{context.protocol} --dport {frontend.port} -j {target}"
+            )
+        elif frontend.kind.is_external:
+            yield f"-m comment --comment {comment} {_to(context, frontend)} -j {target}"
+
+
+def _firewall_drops(context: _Context) -> Iterator[str]:
+    if not context.has_firewall:
+        return
+    comment = f'"{context.label} traffic not accepted by {context.firewall_chain}"'
+    for frontend in context.plan.frontends_of(FrontendKind.LOAD_BALANCER):
+        yield f"-m comment --comment {comment} {_to(context, frontend)} -j DROP"
+
+
+def _health_check(context: _Context) -> Iterator[str]:
+    """Once per port of the Service, although one rule would do: upstream's quirk, kept."""
+    port = context.plan.health_check_node_port
+    if port:
+        comment = f'"{context.label} health check node port"'
+        yield f"-m comment --comment {comment} -m tcp -p tcp --dport {port} -j ACCEPT"
+
+
+def _dispatch(context: _Context) -> Iterator[str]:
+    plan = context.plan
+    for frontend in plan.frontends:
+        if frontend.kind is FrontendKind.CLUSTER_IP and plan.has_internal:
+            yield _dispatch_rule(context, frontend, "cluster IP", context.internal_chain)
+        elif frontend.kind is FrontendKind.EXTERNAL_IP and plan.has_endpoints:
+            yield _dispatch_rule(context, frontend, "external IP", context.external_chain)
+        elif frontend.kind is FrontendKind.LOAD_BALANCER and plan.has_endpoints:
+            yield _dispatch_rule(context, frontend, "loadbalancer IP", context.load_balancer_chain)
+
+
+def _dispatch_rule(context: _Context, frontend: Frontend, what: str, chain: str) -> str:
+    return f'-m comment --comment "{context.label} {what}" {_to(context, frontend)} -j {chain}'
+
+
+def _node_port_dispatch(context: _Context) -> Iterator[str]:
+    if not context.plan.has_endpoints:
+        return
+    settings = context.settings
+    counted = settings.features.has_localhost_counter and settings.serves_localhost(context.node)
+    head = f"-m comment --comment {context.label} {context.protocol}"
+    for frontend in context.plan.frontends_of(FrontendKind.NODE_PORT):
+        if counted:
+            yield (
+                f"{head} -d 127.0.0.0/8 --dport {frontend.port} "
+                f"-m nfacct --nfacct-name {names.LOCALHOST_COUNTER} -j {context.external_chain}"
+            )
+        yield f"{head} --dport {frontend.port} -j {context.external_chain}"
+
+
+def _chains(context: _Context) -> dict[Item, Value]:
+    """The chains that belong to the service port alone."""
+    plan = context.plan
+    items: dict[Item, Value] = {}
+    if plan.has_endpoints and plan.is_externally_accessible:
+        _add(items, context.external_chain, _external(context))
+    if context.has_firewall:
+        _add(items, context.firewall_chain, _firewall(context))
+    chosen = {e.text: names.endpoint_chain(plan.id, e.text) for e in plan.reachable}
+    if plan.uses_cluster_pool and plan.cluster:
+        chain = context.service_chain
+        _add(items, chain, _pool(context, chain, plan.cluster.endpoints, chosen))
+    if plan.uses_local_pool and plan.local:
+        chain = context.local_chain
+        _add(items, chain, _pool(context, chain, plan.local.endpoints, chosen))
+    for endpoint in plan.reachable:
+        chain = chosen[endpoint.text]
+        items[Chain("nat", chain)] = _endpoint(context, chain, endpoint)
+    return items
+
+
+def _add(items: dict[Item, Value], chain: str, specs: Iterator[str]) -> None:
+    items[Chain("nat", chain)] = rules(chain, specs)
+
+
+def _external(context: _Context) -> Iterator[str]:
+    """The EXT chain. It exists even if no frontend leads to it: upstream's quirk, kept."""
+    plan, label = context.plan, context.label
+    target = context.service_chain
+    if plan.is_external_policy_local:
+        yield from _short_circuit(context)
+        target = context.local_chain
+    else:
+        yield (
+            f'-m comment --comment "masquerade traffic for {label} external destinations" '
+            f"-j {names.MARK_MASQ}"
+        )
+    if plan.has_external:
+        yield f"-j {target}"
+
+
+def _short_circuit(context: _Context) -> Iterator[str]:
+    """Pods of this node and the node itself reach all endpoints, whatever the policy."""
+    label, chain = context.label, context.service_chain
+    detector = context.node.detector
+    if detector.is_implemented:
+        yield (
+            f'-m comment --comment "pod traffic for {label} external destinations" '
+            f"{_from_local(detector)} -j {chain}"
+        )
+    for verb, target in (("masquerade", names.MARK_MASQ), ("route", chain)):
+        yield (
+            f'-m comment --comment "{verb} LOCAL traffic for {label} external destinations" '
+            f"-m addrtype --src-type LOCAL -j {target}"
+        )
+
+
+def _from_local(detector: LocalDetector) -> str:
+    if detector.kind is DetectorKind.CIDR:
+        return f"-s {detector.value}"
+    plus = "+" if detector.kind is DetectorKind.INTERFACE_PREFIX else ""
+    return f"-i {detector.value}{plus}"
+
+
+def _firewall(context: _Context) -> Iterator[str]:
+    label = context.label
+    balancers = context.plan.frontends_of(FrontendKind.LOAD_BALANCER)
+    for source in (*balancers[0].source_ranges, *balancers[0].vip_sources):
+        yield (
+            f'-m comment --comment "{label} loadbalancer IP" -s {source} '
+            f"-j {context.external_chain}"
+        )
+    yield (
+        f'-m comment --comment "other traffic to {label} will be dropped by {names.PROXY_FIREWALL}"'
+    )
+
+
+def _pool(
+    context: _Context, chain: str, endpoints: Sequence[Endpoint], chosen: dict[str, str]
+) -> Iterator[str]:
+    """A SVC or SVL chain: masquerading of cluster IP traffic, affinity, then an even choice."""
+    if chain == context.internal_chain:
+        yield from _cluster_ip_masquerade(context)
+    affinity = context.plan.affinity_seconds
+    heads = [(_endpoint_comment(context, e), chosen[e.text]) for e in endpoints]
+    if affinity:
+        for comment, target in heads:
+            yield (
+                f"{comment}-m recent --name {target} --rcheck --seconds {affinity} --reap "
+                f"-j {target}"
+            )
+    count = len(heads)
+    for number, (comment, target) in enumerate(heads):
+        left = count - number
+        share = f"-m statistic --mode random --probability {1 / left:.10f} " if left > 1 else ""
+        yield f"{comment}{share}-j {target}"
+
+
+def _endpoint_comment(context: _Context, endpoint: Endpoint) -> str:
+    if context.node.is_large_cluster:
+        return ""
+    return f'-m comment --comment "{context.label} -> {endpoint.text}" '
+
+
+def _cluster_ip_masquerade(context: _Context) -> Iterator[str]:
+    frontend = context.plan.frontends_of(FrontendKind.CLUSTER_IP)[0]
+    if frontend.masquerade is Masquerade.NEVER or not context.plan.has_internal:
+        return
+    unless = ""
+    if frontend.masquerade is Masquerade.NOT_LOCAL_PODS:
+        unless = f"! {_from_local(context.node.detector)} "
+    yield (
+        f'-m comment --comment "{context.label} cluster IP" {_to(context, frontend)} '
+        f"{unless}-j {names.MARK_MASQ}"
+    )
+
+
+def _endpoint(context: _Context, chain: str, endpoint: Endpoint) -> Rules:
+    comment = "" if context.node.is_large_cluster else f"-m comment --comment {context.label} "
+    recent = f"-m recent --name {chain} --set " if context.plan.affinity_seconds else ""
+    return Rules(
+        f"-A {chain} {comment}-s {endpoint.address} -j {names.MARK_MASQ}\n"
+        f"-A {chain} {comment}{recent}{context.protocol} "
+        f"-j DNAT --to-destination {endpoint.text}\n"
+    )
