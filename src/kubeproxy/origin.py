@@ -11,6 +11,7 @@ from typing import Protocol
 
 from kubeproxy.api import objects
 from kubeproxy.api.manifests import ManifestSource
+from kubeproxy.api.measure import MetricTable
 from kubeproxy.api.source import Kind, Source
 from kubeproxy.status.events import EventPoster
 from kubeproxy.status.metrics import Metrics
@@ -25,10 +26,17 @@ class Origin(Protocol):
     def source(self, node_name: str) -> Source: ...
 
     @property
+    def needs_node(self) -> bool:
+        """Is a node without a Node object unfit to receive traffic?"""
+
+    @property
     def poster(self) -> EventPoster | None: ...
 
     def observe(self, metrics: Metrics) -> None:
         """From now on, count what is asked of others in these metrics."""
+
+    def observe(self, table: MetricTable) -> None:
+        """From now on requests to others are counted in these metrics."""
 
     async def close(self) -> None: ...
 
@@ -47,11 +55,18 @@ class ManifestOrigin:
         return self._source
 
     @property
+    def needs_node(self) -> bool:
+        return False
+
+    @property
     def poster(self) -> EventPoster | None:
         return None
 
     def observe(self, metrics: Metrics) -> None:
         return None
+
+    def observe(self, table: MetricTable) -> None:
+        """Reading files is no request."""
 
     async def close(self) -> None:
         return None

@@ -25,6 +25,7 @@ from kubeproxy.kernel.conntrack_sysctls import (
     count_cpus,
     set_conntrack_parameters,
 )
+from kubeproxy.kernel.interfaces import host_addresses
 from kubeproxy.logs import get_logger
 from kubeproxy.origin import Origin
 
@@ -56,7 +57,7 @@ async def prepare(settings: Settings, mode: Mode, origin: Origin) -> Prepared:
     uses_pod_cidrs = config.detect_local_mode == "NodeCIDR"
     node = await origin.find_node(name, needs_pod_cidrs=uses_pod_cidrs)
     pod_cidrs = decode_pod_cidrs(node) if node else ()
-    identity = _identify(decode_node_ips(node) if node else (), config.bind_address)
+    identity = _identify(_node_ips(node, origin), config.bind_address)
     addresses = startup.expand_node_port_addresses(config.node_port_addresses, identity)
     _prepare_conntrack(settings)
     for text in startup.configuration_warnings(config, addresses, pod_cidrs, identity.primary):
@@ -95,6 +96,13 @@ async def _create_backends(
                 prefix += f"unable to create {family.value.lower()} proxier: "
             raise Unsupported(f"{prefix}{error}") from error
     return backends
+
+
+def _node_ips(node: objects.Node | None, origin: Origin) -> tuple[str, ...]:
+    """By the Node object; a host that is nobody's node is known by its own addresses."""
+    if node is None and not origin.needs_node:
+        return startup.main_addresses(host_addresses())
+    return decode_node_ips(node) if node else ()
 
 
 def _identify(node_ips: tuple[str, ...], bind_address: str) -> startup.NodeIdentity:

@@ -64,9 +64,11 @@ class Proxy:
         self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._metrics = Metrics(mode.name, packet_count=_PacketCounts(prepared.backends).read)
         origin.observe(self._metrics)
+        origin.observe(self._metrics)
         self._health = ProxyHealth(
             2 * config.sync_period_seconds, monotonic=time.monotonic, wall_ns=time.time_ns
         )
+        self._health.node_eligible = prepared.node is None and not origin.needs_node
         self._recorder = Recorder(
             origin.poster, hostname=socket.gethostname(), now_ns=time.time_ns, random=random.random
         )

@@ -8,6 +8,7 @@ left to `app`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ipaddress import ip_address
 
 from msgspec import Struct
 
@@ -56,6 +57,22 @@ def identify_node(node_ips: Sequence[str], bind_address: str) -> NodeIdentity:
         primary = parsed[0]
         ips[primary] = parsed[1]
     return NodeIdentity(ips, primary)
+
+
+def main_addresses(addresses: Mapping[Family, Sequence[str]]) -> tuple[str, ...]:
+    """The first address of each family by which others can reach this host."""
+    found = (
+        next(
+            (
+                a
+                for a in addresses[family]
+                if not ip_address(a).is_link_local and not is_loopback(a)
+            ),
+            None,
+        )
+        for family in Family
+    )
+    return tuple(address for address in found if address is not None)
 
 
 def expand_node_port_addresses(

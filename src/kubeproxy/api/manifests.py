@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,6 +27,12 @@ SETTLE_SECONDS = 0.005
 """News about one save comes in several pieces; reading once is enough."""
 
 _KINDS = {kind.value: kind for kind in Kind}
+_GROUPS = {
+    Kind.SERVICE: "v1",
+    Kind.NODE: "v1",
+    Kind.ENDPOINT_SLICE: "discovery.k8s.io/",
+    Kind.SERVICE_CIDR: "networking.k8s.io/",
+}
 _NAMESPACED = frozenset({Kind.SERVICE, Kind.ENDPOINT_SLICE})
 
 Key: TypeAlias = tuple[Kind, str, str]
@@ -68,6 +75,7 @@ def _documents(text: str) -> Iterator[object]:
         raise ObjectError(f"not YAML: {' '.join(str(error).split())}") from error
 
 
+@lru_cache(maxsize=1)
 def _loader() -> type:
     """A YAML loader that leaves time stamps as text, as the API does."""
     import yaml
@@ -99,7 +107,7 @@ def _take(item: object, found: dict[Key, Object], problems: list[Undecodable]) -
     if not isinstance(item, dict) or not item.get("kind"):
         raise ObjectError(f"expected an object with a kind, found {str(item)[:60]!r}")
     kind = _KINDS.get(str(item["kind"]))
-    if kind is None:
+    if kind is None or not _is_of_group(kind, item):
         return  # Deployments and the like live in the same files; they are not ours.
     name = _name(item)
     try:
@@ -120,6 +128,11 @@ def _take(item: object, found: dict[Key, Object], problems: list[Undecodable]) -
         problems.append(Undecodable(kind, name, "the file holds another object of this name"))
     else:
         found[key] = decoded
+
+
+def _is_of_group(kind: Kind, item: Mapping[str, object]) -> bool:
+    """Other groups have kinds of the same name (Knative's Service); no version means ours."""
+    return str(item.get("apiVersion", _GROUPS[kind])).startswith(_GROUPS[kind])
 
 
 def _name(item: Mapping[str, object]) -> str:
@@ -164,6 +177,7 @@ class ManifestSource:
         self._path = path
         self._directory = path if path.is_dir() else path.parent
         self._files: dict[Path, Manifest] = {}
+        self._signatures: dict[Path, tuple[int, int, int]] = {}
 
     def load(self) -> Mapping[Key, Object]:
         """Read everything once; the objects that hold now."""
@@ -215,9 +229,23 @@ class ManifestSource:
         paths = self._paths()
         for gone in self._files.keys() - set(paths):
             del self._files[gone]
+            self._signatures.pop(gone, None)
         for path in paths:
-            self._read(path, complain)
+            if self._is_new(path):
+                self._read(path, complain)
         return self._merge(complain)
+
+    def _is_new(self, path: Path) -> bool:
+        """Has the file been written or replaced since it was last read?"""
+        try:
+            status = path.stat()
+        except OSError:
+            return True  # Reading it gives the message.
+        signature = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if self._signatures.get(path) == signature:
+            return False
+        self._signatures[path] = signature
+        return True
 
     def _read(self, path: Path, complain: Callable[[Undecodable], None]) -> None:
         try:

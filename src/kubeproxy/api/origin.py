@@ -46,6 +46,10 @@ class ApiOrigin:
         return ApiSource(self._client, node_name=node_name)
 
     @property
+    def needs_node(self) -> bool:
+        return True
+
+    @property
     def poster(self) -> ApiEventPoster:
         return self._poster
 

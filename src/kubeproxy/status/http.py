@@ -124,7 +124,7 @@ class HttpServer:
     async def _serve(self, sock: socket.socket) -> None:
         from aiohttp import web
 
-        runner = web.ServerRunner(web.Server(self._handle), access_log=None, shutdown_timeout=1.0)
+        runner = web.ServerRunner(web.Server(self._handle, access_log=None), shutdown_timeout=1.0)
         try:
             await runner.setup()
             await web.SockSite(runner, sock).start()
