@@ -11,7 +11,6 @@ from typing import Protocol
 
 from kubeproxy.api import objects
 from kubeproxy.api.manifests import ManifestSource
-from kubeproxy.api.measure import MetricTable
 from kubeproxy.api.source import Kind, Source
 from kubeproxy.status.events import EventPoster
 from kubeproxy.status.metrics import Metrics
@@ -34,9 +33,6 @@ class Origin(Protocol):
 
     def observe(self, metrics: Metrics) -> None:
         """From now on, count what is asked of others in these metrics."""
-
-    def observe(self, table: MetricTable) -> None:
-        """From now on requests to others are counted in these metrics."""
 
     async def close(self) -> None: ...
 
@@ -64,9 +60,6 @@ class ManifestOrigin:
 
     def observe(self, metrics: Metrics) -> None:
         return None
-
-    def observe(self, table: MetricTable) -> None:
-        """Reading files is no request."""
 
     async def close(self) -> None:
         return None

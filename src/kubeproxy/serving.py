@@ -64,7 +64,6 @@ class Proxy:
         self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._metrics = Metrics(mode.name, packet_count=_PacketCounts(prepared.backends).read)
         origin.observe(self._metrics)
-        origin.observe(self._metrics)
         self._health = ProxyHealth(
             2 * config.sync_period_seconds, monotonic=time.monotonic, wall_ns=time.time_ns
         )
