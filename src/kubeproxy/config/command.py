@@ -16,13 +16,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from kubeproxy.config.field_errors import join_errors
 from kubeproxy.config.flags import Extensions
 from kubeproxy.config.gates import FeatureGates
 from kubeproxy.config.load import Loaded, load
 from kubeproxy.config.parse import FlagError, ParsedFlags, parse_flags
 from kubeproxy.config.types import KubeProxyConfiguration, LoggingConfiguration
 from kubeproxy.config.usage import help_text, usage_text
-from kubeproxy.config.validate import join_errors, unrunnable, validate, validate_logging
+from kubeproxy.config.validate import unrunnable, validate, validate_logging
 from kubeproxy.errors import ConfigError
 from kubeproxy.logs import Entry, LogOptions, Severity, setup_logging, write_entry
 from kubeproxy.logs.entry import format_json, format_text

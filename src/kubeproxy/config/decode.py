@@ -13,12 +13,10 @@ from typing import Annotated, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from kubeproxy.config.document import json_type, read_document
 from kubeproxy.config.duration import Duration, parse_duration
-from kubeproxy.config.goyaml import YamlError, parse_yaml
 from kubeproxy.config.quantity import Quantity, parse_quantity
 from kubeproxy.config.types import (
-    API_VERSION,
-    KIND,
     FlushFrequency,
     FormatOptions,
     JSONOptions,
@@ -31,11 +29,6 @@ from kubeproxy.errors import ConfigError
 from kubeproxy.logs.quoting import quote
 
 _T = TypeVar("_T", bound=msgspec.Struct)
-_SCHEME = "pkg/proxy/apis/config/scheme/scheme.go:29"
-_KIND_STRUCT = (
-    r'struct { APIVersion string "json:\"apiVersion,omitempty\""; '
-    r'Kind string "json:\"kind,omitempty\"" }'
-)
 # Absent from a file these are empty, not the flags' defaults: they follow `bindAddress` later.
 _DERIVED = ("healthzBindAddress", "metricsBindAddress")
 _LOGGING_TYPES = (LoggingConfiguration, FormatOptions, TextOptions, JSONOptions, VModuleItem)
@@ -66,17 +59,16 @@ class _Place(msgspec.Struct, frozen=True, gc=False):
 class _Notes:
     """What was noticed on the way."""
 
-    def __init__(self) -> None:
-        self.strict: list[str] = []
+    def __init__(self, strict: tuple[str, ...]) -> None:
+        self.strict = list(strict)
         self.mismatch: _TypeMismatch | None = None
 
 
 def decode_config(text: str) -> Decoded:
     """Read a file's text; ConfigError if it cannot be used at all."""
-    notes = _Notes()
-    raw = _read_json(text, notes) if text.lstrip().startswith("{") else _read_yaml(text, notes)
-    _check_kind(raw, text)
-    fields = {name: value for name, value in raw.items() if name not in ("apiVersion", "kind")}
+    raw = read_document(text)
+    fields = raw.fields
+    notes = _Notes(raw.strict_problems)
     for name in _DERIVED:
         if fields.get(name) is None:
             fields[name] = ""
@@ -85,90 +77,6 @@ def decode_config(text: str) -> Decoded:
         raise notes.mismatch
     problem = f"strict decoding error: {', '.join(notes.strict)}" if notes.strict else ""
     return Decoded(config, problem)
-
-
-def _read_yaml(text: str, notes: _Notes) -> dict[str, object]:
-    try:
-        document = parse_yaml(text)
-    except YamlError as error:
-        raise ConfigError(str(error)) from None
-    if document.duplicates:
-        lines = "".join(f"\n  {line}" for line in document.duplicates)
-        notes.strict.append(f"yaml: unmarshal errors:{lines}")
-    # Upstream turns YAML into JSON with sorted keys before it decodes; so do its messages.
-    return _sorted(_top(document.value))
-
-
-def _read_json(text: str, notes: _Notes) -> dict[str, object]:
-    import json
-
-    class Pairs(list[tuple[str, object]]):
-        """An object before duplicates are dropped."""
-
-    try:
-        value = json.loads(text, object_pairs_hook=Pairs, parse_constant=_refuse_constant)
-    except ValueError as error:
-        raise ConfigError(f"couldn't get version/kind; json parse error: {error}") from None
-
-    def plain(value: object, path: str) -> object:
-        if not isinstance(value, Pairs):
-            return [plain(item, path) for item in value] if isinstance(value, list) else value
-        result: dict[str, object] = {}
-        for name, item in value:
-            here = f"{path}.{name}" if path else name
-            if name in result:
-                notes.strict.append(f"duplicate field {quote(here)}")
-            result[name] = plain(item, here)
-        return result
-
-    return _top(plain(value, ""))
-
-
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"invalid character '{name[0]}' looking for beginning of value")
-
-
-def _top(value: object) -> dict[str, object]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        found = _json_type(value)
-        raise ConfigError(
-            f"couldn't get version/kind; json parse error: json: cannot unmarshal {found} into "
-            f"Go value of type {_KIND_STRUCT}"
-        )
-    return value
-
-
-def _sorted(value: dict[str, object]) -> dict[str, object]:
-    return {
-        name: _sorted(item) if isinstance(item, dict) else item
-        for name, item in sorted(value.items())
-    }
-
-
-def _check_kind(raw: Mapping[str, object], text: str) -> None:
-    kind, version = (_kind_word(raw, name) for name in ("kind", "apiVersion"))
-    if not kind:
-        raise ConfigError(f"Object 'Kind' is missing in '{text}'")
-    if not version:
-        raise ConfigError(f"Object 'apiVersion' is missing in '{text}'")
-    if version.count("/") > 1:
-        raise ConfigError(f"unexpected GroupVersion string: {version}")
-    if (version, kind) != (API_VERSION, KIND):
-        raise ConfigError(
-            f'no kind "{kind}" is registered for version "{version}" in scheme "{_SCHEME}"'
-        )
-
-
-def _kind_word(raw: Mapping[str, object], name: str) -> str:
-    value = raw.get(name) or ""
-    if not isinstance(value, str):
-        raise ConfigError(
-            "couldn't get version/kind; json parse error: json: cannot unmarshal "
-            f"{_json_type(value)} into Go struct field .{name} of type string"
-        )
-    return value
 
 
 def _read_struct(cls: type[_T], raw: object, path: str, notes: _Notes) -> _T:
@@ -216,7 +124,7 @@ def _extra(hint: object) -> Mapping[str, object]:
 def _read_collection(base: object, item: object, place: _Place, notes: _Notes) -> object:
     if isinstance(base, type) and issubclass(base, msgspec.Struct):
         if not isinstance(item, dict):
-            raise place.mismatch(_json_type(item), _go_name(base))
+            raise place.mismatch(json_type(item), _go_name(base))
         return _read_struct(base, item, place.path, notes)
     if base == Mapping[str, bool]:
         return _read_gates(item, place)
@@ -232,19 +140,19 @@ def _go_name(cls: type) -> str:
 
 def _read_gates(item: object, place: _Place) -> dict[str, bool]:
     if not isinstance(item, dict):
-        raise place.mismatch(_json_type(item), "map[string]bool")
+        raise place.mismatch(json_type(item), "map[string]bool")
     return {name: _read_bool(value, place) for name, value in item.items() if value is not None}
 
 
 def _read_vmodule(item: object, place: _Place, notes: _Notes) -> tuple[VModuleItem, ...]:
     if not isinstance(item, list):
-        raise place.mismatch(_json_type(item), "v1.VModuleConfiguration")
+        raise place.mismatch(json_type(item), "v1.VModuleConfiguration")
     return tuple(_read_vmodule_item(entry, place, notes, i) for i, entry in enumerate(item))
 
 
 def _read_vmodule_item(item: object, place: _Place, notes: _Notes, index: int) -> VModuleItem:
     if not isinstance(item, dict):
-        raise place.mismatch(_json_type(item), "v1.VModuleItem")
+        raise place.mismatch(json_type(item), "v1.VModuleItem")
     before = len(notes.strict)
     result = _read_struct(VModuleItem, item, place.path, notes)
     # Strict problems name the element, type errors do not.
@@ -255,19 +163,19 @@ def _read_vmodule_item(item: object, place: _Place, notes: _Notes, index: int) -
 
 def _read_strings(item: object, place: _Place) -> tuple[str, ...]:
     if not isinstance(item, list):
-        raise place.mismatch(_json_type(item), "[]string")
+        raise place.mismatch(json_type(item), "[]string")
     return tuple("" if text is None else _read_string(text, place) for text in item)
 
 
 def _read_string(item: object, place: _Place, go: str = "") -> str:
     if not isinstance(item, str):
-        raise place.mismatch(_json_type(item), go or "string")
+        raise place.mismatch(json_type(item), go or "string")
     return item
 
 
 def _read_bool(item: object, place: _Place, go: str = "") -> bool:
     if not isinstance(item, bool):
-        raise place.mismatch(_json_type(item), go or "bool")
+        raise place.mismatch(json_type(item), go or "bool")
     return item
 
 
@@ -276,7 +184,7 @@ def _read_integer(item: object, place: _Place, go: str = "") -> int:
     wanted = go or "int32"
     lowest, highest = (0, (1 << 32) - 1) if go else (-(1 << 31), (1 << 31) - 1)
     if isinstance(item, bool) or not isinstance(item, int | float):
-        raise place.mismatch(_json_type(item), wanted)
+        raise place.mismatch(json_type(item), wanted)
     if isinstance(item, float) or not lowest <= item <= highest:
         raise place.mismatch(f"number {_number(item)}", wanted)
     return item
@@ -284,7 +192,7 @@ def _read_integer(item: object, place: _Place, go: str = "") -> int:
 
 def _read_float(item: object, place: _Place, _go: str = "") -> float:
     if isinstance(item, bool) or not isinstance(item, int | float):
-        raise place.mismatch(_json_type(item), "float32")
+        raise place.mismatch(json_type(item), "float32")
     if abs(item) > 3.4028235677973366e38:
         raise place.mismatch(f"number {_number(item)}", "float32")
     return float(item)
@@ -305,7 +213,7 @@ def _read_flush_frequency(item: object, place: _Place, _go: str = "") -> FlushFr
     if isinstance(item, int) and not isinstance(item, bool):
         return FlushFrequency(Duration(item), is_number=True)
     literal = _number(item) if isinstance(item, float) else msgspec.json.encode(item).decode()
-    found = f"number {literal}" if isinstance(item, float) else _json_type(item)
+    found = f"number {literal}" if isinstance(item, float) else json_type(item)
     raise ConfigError(
         f"invalid duration {quote(literal)}: json: cannot unmarshal {found} into "
         "Go value of type time.Duration"
@@ -329,16 +237,6 @@ _SCALARS: dict[type, Callable[[object, _Place, str], object]] = {
     FlushFrequency: _read_flush_frequency,
     Quantity: _read_quantity,
 }
-
-
-def _json_type(value: object) -> str:
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int | float):
-        return "number"
-    if isinstance(value, str):
-        return "string"
-    return "array" if isinstance(value, list) else "object"
 
 
 def _number(value: float) -> str:

@@ -8,7 +8,6 @@ file is read or written, not before.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -47,19 +46,27 @@ class Document(msgspec.Struct, frozen=True):
 
 def parse_yaml(text: str) -> Document:
     """Read the first document; YamlError with upstream's wording if there is none to read."""
+    duplicates: list[str] = []
+    try:
+        node = _first_node(text)
+        value = None if node is None else _value(node, duplicates)
+    except RecursionError:
+        raise YamlError("yaml: document is nested too deeply or contains itself") from None
+    return Document(value, tuple(duplicates))
+
+
+def _first_node(text: str) -> yaml.Node | None:
     import yaml
 
     loader = yaml.CSafeLoader(text)
     try:
-        node = loader.get_node() if loader.check_node() else None
+        return loader.get_node() if loader.check_node() else None
     except yaml.MarkedYAMLError as error:
         raise YamlError(_syntax_error(error)) from None
-    except yaml.YAMLError as error:
-        raise YamlError(f"yaml: {error}") from None
+    except yaml.reader.ReaderError as error:
+        raise YamlError(f"yaml: {error.reason}") from None
     finally:
         loader.dispose()
-    duplicates: list[str] = []
-    return Document(None if node is None else _value(node, duplicates), tuple(duplicates))
 
 
 def _syntax_error(error: yaml.MarkedYAMLError) -> str:
@@ -114,10 +121,12 @@ def _merge_sources(value: object) -> dict[str, object]:
 
 def _key(node: yaml.Node) -> str:
     """Keys become JSON strings: numbers and booleans their text."""
+    if not isinstance(node.value, str):
+        raise YamlError(f"yaml: line {node.start_mark.line + 1}: invalid map key")
     value = _scalar(node)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, Hashable) and value is not None else "null"
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _scalar(node: yaml.Node) -> object:

@@ -7,11 +7,10 @@ generator; `validate` lists them in upstream's order. `unrunnable` adds the one 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
-import msgspec
-
-from kubeproxy.config.duration import Duration, format_duration
+from kubeproxy.config.duration import Duration
+from kubeproxy.config.field_errors import FieldError, invalid, join_errors
 from kubeproxy.config.gates import FeatureGates, resolve_gates
 from kubeproxy.config.gotext import split_host_port
 from kubeproxy.config.types import (
@@ -20,7 +19,6 @@ from kubeproxy.config.types import (
     LOCAL_MODES,
     NFTABLES,
     USERSPACE,
-    FlushFrequency,
     KubeProxyConfiguration,
     LoggingConfiguration,
 )
@@ -40,55 +38,22 @@ _CIDR_PAIR = (
     "(e.g. [10.100.0.0/16, fde4:8dba:82e1::/48]"
 )
 
-Shown = str | int | float | Duration | FlushFrequency | Sequence[str] | Mapping[str, bool]
-
-
-class FieldError(msgspec.Struct, frozen=True, gc=False):
-    """One thing wrong with one field."""
-
-    path: str
-    body: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.body}"
-
-
-def join_errors(errors: Sequence[object]) -> str:
-    """One error bare, several in brackets, identical texts once."""
-    texts = list(dict.fromkeys(map(str, errors)))
-    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-
 
 def validate(config: KubeProxyConfiguration) -> list[FieldError]:
     """Everything wrong with a completed configuration."""
     return [error for rule in _RULES for error in rule(config)]
 
 
-def _invalid(path: str, value: Shown, detail: str) -> FieldError:
-    return FieldError(path, f"Invalid value: {_show(value)}: {detail}")
-
-
-def _show(value: Shown) -> str:
-    if isinstance(value, str):
-        return quote(value)
-    if isinstance(value, Duration):
-        return quote(format_duration(value))
-    if isinstance(value, FlushFrequency):
-        number = str(value.duration.nanoseconds)
-        return number if value.is_number else quote(format_duration(value.duration))
-    return msgspec.json.encode(value).decode()
-
-
 def _feature_gates(config: KubeProxyConfiguration) -> Iterator[FieldError]:
     errors = resolve_gates(config.feature_gates).errors
     if errors:
-        yield _invalid(f"{ROOT}.featureGates", config.feature_gates, join_errors(errors))
+        yield invalid(f"{ROOT}.featureGates", config.feature_gates, join_errors(errors))
 
 
 def _iptables(config: KubeProxyConfiguration) -> Iterator[FieldError]:
     if not 0 <= config.iptables.masquerade_bit <= 31:
         path = f"{ROOT}.KubeProxyIPTablesConfiguration.MasqueradeBit"
-        yield _invalid(path, config.iptables.masquerade_bit, _BIT_RANGE)
+        yield invalid(path, config.iptables.masquerade_bit, _BIT_RANGE)
 
 
 def _ipvs(config: KubeProxyConfiguration) -> Iterator[FieldError]:
@@ -103,13 +68,13 @@ def _ipvs(config: KubeProxyConfiguration) -> Iterator[FieldError]:
     yield from _not_negative(path, timeouts)
     for index, cidr in enumerate(config.ipvs.exclude_cidrs or ()):
         if parse_cidr(cidr) is None:
-            yield _invalid(f"{path}.ExcludeCidrs[{index}]", cidr, "must be a valid CIDR")
+            yield invalid(f"{path}.ExcludeCidrs[{index}]", cidr, "must be a valid CIDR")
 
 
 def _nftables(config: KubeProxyConfiguration) -> Iterator[FieldError]:
     if config.mode == NFTABLES and not 0 <= config.nftables.masquerade_bit <= 31:
         path = f"{ROOT}.KubeProxyNFTablesConfiguration.MasqueradeBit"
-        yield _invalid(path, config.nftables.masquerade_bit, _BIT_RANGE)
+        yield invalid(path, config.nftables.masquerade_bit, _BIT_RANGE)
 
 
 def _conntrack(config: KubeProxyConfiguration) -> Iterator[FieldError]:
@@ -130,19 +95,19 @@ def _not_negative(path: str, values: Mapping[str, int | Duration]) -> Iterator[F
     for name, value in values.items():
         number = value.nanoseconds if isinstance(value, Duration) else value
         if number < 0:
-            yield _invalid(f"{path}.{name}", value, _NOT_NEGATIVE)
+            yield invalid(f"{path}.{name}", value, _NOT_NEGATIVE)
 
 
 def _oom_score(config: KubeProxyConfiguration) -> Iterator[FieldError]:
     if not -1000 <= config.oom_score_adj <= 1000:
         path = f"{ROOT}.KubeProxyLinuxConfiguration.OOMScoreAdj"
-        yield _invalid(path, config.oom_score_adj, "must be within the range [-1000, 1000]")
+        yield invalid(path, config.oom_score_adj, "must be within the range [-1000, 1000]")
 
 
 def _mode(config: KubeProxyConfiguration) -> Iterator[FieldError]:
     if config.mode and config.mode not in _MODES:
         # The text names upstream's modes only: it is what people search for.
-        yield _invalid(
+        yield invalid(
             f"{ROOT}.Mode.ProxyMode",
             config.mode,
             "must be iptables, ipvs, nftables or blank "
@@ -157,19 +122,19 @@ def _burst(config: KubeProxyConfiguration) -> Iterator[FieldError]:
 def _periods(config: KubeProxyConfiguration) -> Iterator[FieldError]:
     sync, minimum = config.sync_period, config.min_sync_period
     if config.config_sync_period.nanoseconds <= 0:
-        yield _invalid(f"{ROOT}.ConfigSyncPeriod", config.config_sync_period, _POSITIVE)
+        yield invalid(f"{ROOT}.ConfigSyncPeriod", config.config_sync_period, _POSITIVE)
     if sync.nanoseconds <= 0:
-        yield _invalid(f"{ROOT}.SyncPeriod", sync, _POSITIVE)
+        yield invalid(f"{ROOT}.SyncPeriod", sync, _POSITIVE)
     yield from _not_negative(ROOT, {"MinSyncPeriod": minimum})
     if minimum > sync:
         detail = f"must be greater than or equal to {ROOT}.MinSyncPeriod"
-        yield _invalid(f"{ROOT}.SyncPeriod", minimum, detail)
+        yield invalid(f"{ROOT}.SyncPeriod", minimum, detail)
 
 
 def _addresses(config: KubeProxyConfiguration) -> Iterator[FieldError]:
     if parse_ip(config.bind_address) is None:
         detail = "not a valid textual representation of an IP address"
-        yield _invalid(f"{ROOT}.BindAddress", config.bind_address, detail)
+        yield invalid(f"{ROOT}.BindAddress", config.bind_address, detail)
     if config.healthz_bind_address:
         yield from _host_port(f"{ROOT}.HealthzBindAddress", config.healthz_bind_address)
     yield from _host_port(f"{ROOT}.MetricsBindAddress", config.metrics_bind_address)
@@ -179,12 +144,12 @@ def _host_port(path: str, text: str) -> Iterator[FieldError]:
     try:
         host, port = split_host_port(text)
     except ValueError:
-        yield _invalid(path, text, "must be IP:port")
+        yield invalid(path, text, "must be IP:port")
         return
     if parse_ip(host) is None:
-        yield _invalid(path, host, "must be a valid IP")
+        yield invalid(path, host, "must be a valid IP")
     if not re.fullmatch(r"[+-]?[0-9]+", port) or not 1 <= int(port) <= 65535:
-        yield _invalid(path, port, "must be a valid port")
+        yield invalid(path, port, "must be a valid port")
 
 
 def _node_port_addresses(config: KubeProxyConfiguration) -> Iterator[FieldError]:
@@ -193,10 +158,10 @@ def _node_port_addresses(config: KubeProxyConfiguration) -> Iterator[FieldError]
         path = f"{ROOT}.NodePortAddresses[{index}]"
         if text == "primary":
             if len(addresses) != 1:
-                yield _invalid(path, text, "can't use both 'primary' and CIDRs")
+                yield invalid(path, text, "can't use both 'primary' and CIDRs")
             return
         if parse_cidr(text) is None:
-            yield _invalid(path, text, "must be a valid CIDR")
+            yield invalid(path, text, "must be a valid CIDR")
 
 
 def _hidden_metrics(config: KubeProxyConfiguration) -> Iterator[FieldError]:
@@ -204,14 +169,14 @@ def _hidden_metrics(config: KubeProxyConfiguration) -> Iterator[FieldError]:
     major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".", 2)
     previous = f"{major}.{int(minor) - 1}"
     if version and version != previous:
-        inner = _invalid(
+        inner = invalid(
             "showHiddenMetricsForVersion",
             version,
             f"must be omitted or have the value '{previous}'; "
             "only the previous minor version is allowed",
         )
         detail = f"invalid showHiddenMetricsForVersion: {inner}"
-        yield _invalid(f"{ROOT}.ShowHiddenMetricsForVersion", version, detail)
+        yield invalid(f"{ROOT}.ShowHiddenMetricsForVersion", version, detail)
 
 
 def _detect_local(config: KubeProxyConfiguration) -> Iterator[FieldError]:
@@ -222,25 +187,25 @@ def _detect_local(config: KubeProxyConfiguration) -> Iterator[FieldError]:
         body = f"Unsupported value: {quote(mode)}: supported values: {supported}"
         yield FieldError(f"{ROOT}.DetectLocalMode", body)
     elif mode == "BridgeInterface" and not config.detect_local.bridge_interface:
-        yield _invalid(f"{path}.InterfaceName", "", "must not be empty")
+        yield invalid(f"{path}.InterfaceName", "", "must not be empty")
     elif mode == "InterfaceNamePrefix" and not config.detect_local.interface_name_prefix:
-        yield _invalid(f"{path}.InterfacePrefix", "", "must not be empty")
+        yield invalid(f"{path}.InterfacePrefix", "", "must not be empty")
     elif mode == "ClusterCIDR" and config.cluster_cidrs:
         yield from _cluster_cidrs(f"{path}.ClusterCIDRs", config.cluster_cidrs)
 
 
 def _cluster_cidrs(path: str, cidrs: tuple[str, ...]) -> Iterator[FieldError]:
     if len(cidrs) > 2:
-        yield _invalid(path, cidrs, _CIDR_PAIR)
+        yield invalid(path, cidrs, _CIDR_PAIR)
         return
     parsed = [parse_cidr(cidr) for cidr in cidrs]
     for index, (text, cidr) in enumerate(zip(cidrs, parsed, strict=True)):
         if cidr is None:
             detail = "must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)"
-            yield _invalid(f"{path}[{index}]", text, detail)
+            yield invalid(f"{path}[{index}]", text, detail)
     families = [cidr[0] for cidr in parsed if cidr is not None]
     if len(families) == 2 and families[0] is families[1]:
-        yield _invalid(path, cidrs, _CIDR_PAIR)
+        yield invalid(path, cidrs, _CIDR_PAIR)
 
 
 def _logging(config: KubeProxyConfiguration) -> Iterator[FieldError]:
@@ -254,9 +219,9 @@ def validate_logging(
     """The rules of the logging section; also checked on their own, before logging starts."""
     if logging.flush_frequency.duration.nanoseconds <= 0:
         detail = "Must be greater than zero"
-        yield _invalid(f"{path}.flushFrequency", logging.flush_frequency, detail)
+        yield invalid(f"{path}.flushFrequency", logging.flush_frequency, detail)
     if logging.format not in ("text", "json"):
-        yield _invalid(f"{path}.format", logging.format, "Unsupported log format")
+        yield invalid(f"{path}.format", logging.format, "Unsupported log format")
     elif logging.format == "json" and not gates.enabled("LoggingBetaOptions"):
         detail = "Log format json is disabled, see LoggingBetaOptions feature"
         yield FieldError(f"{path}.format", f"Forbidden: {detail}")
@@ -268,7 +233,7 @@ def validate_logging(
 
 def _level(path: str, level: int) -> Iterator[FieldError]:
     if level > _LARGEST_LEVEL:
-        yield _invalid(path, level, f"Must be <= {_LARGEST_LEVEL}")
+        yield invalid(path, level, f"Must be <= {_LARGEST_LEVEL}")
 
 
 def _vmodule(logging: LoggingConfiguration, path: str) -> Iterator[FieldError]:
@@ -280,7 +245,7 @@ def _vmodule(logging: LoggingConfiguration, path: str) -> Iterator[FieldError]:
             yield FieldError(here, "Required value: File pattern must not be empty")
         if "=" in item.file_pattern or "," in item.file_pattern:
             detail = "File pattern must not contain equal sign or comma"
-            yield _invalid(here, item.file_pattern, detail)
+            yield invalid(here, item.file_pattern, detail)
         yield from _level(here, item.verbosity)
 
 
@@ -320,4 +285,4 @@ def unrunnable(config: KubeProxyConfiguration) -> list[FieldError]:
     if not hourly or config.min_sync_period <= _LONGEST_MIN_SYNC:
         return []
     detail = f"must not be greater than {_LONGEST_MIN_SYNC} in {config.mode} mode"
-    return [_invalid(f"{ROOT}.MinSyncPeriod", config.min_sync_period, detail)]
+    return [invalid(f"{ROOT}.MinSyncPeriod", config.min_sync_period, detail)]
