@@ -84,6 +84,7 @@ class ModeOptions(Struct, frozen=True):
     ipvs_tcp_fin_timeout_seconds: int = 0
     ipvs_udp_timeout_seconds: int = 0
     ipvs_host_ports_on_cluster_ips: bool = False
+    ipvs_drain_limit_seconds: float = 86400.0
     nftables_localhost_node_ports: bool = False
     userspace_port_range: str = ""
     userspace_udp_idle_seconds: float = 0.25

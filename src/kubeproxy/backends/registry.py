@@ -12,6 +12,9 @@ from kubeproxy.backends.base import Mode
 from kubeproxy.errors import Unsupported
 
 _MODES: dict[str, str] = {
+    # Before iptables: some chains have the same name in both, and in this order clean-up finds
+    # nothing that still leads to them.
+    "ipvs": "kubeproxy.backends.ipvs.mode",
     "iptables": "kubeproxy.backends.iptables.mode",
     "nftables": "kubeproxy.backends.nftables.backend",
 }

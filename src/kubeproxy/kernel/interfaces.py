@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
 
 from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.netlink import codec, route
+from kubeproxy.kernel.netlink.bulk import Request, send_bulk
 from kubeproxy.kernel.netlink.route import Link, LinkAddress
 from kubeproxy.kernel.netlink.socket import (
     NETLINK_ROUTE,
     NetlinkMonitor,
     NetlinkSocket,
     Overrun,
+    kernel_error,
 )
 
 SERVICE_LINK = "kube-ipvs0"
@@ -30,7 +33,24 @@ SERVICE_LINK = "kube-ipvs0"
 NOT_OURS = frozenset({SERVICE_LINK})
 """Links whose addresses are no node addresses."""
 
+_NO_ADDRESS = frozenset({errno.EADDRNOTAVAIL})
 _ABSENT = frozenset({errno.ENODEV, errno.EADDRNOTAVAIL, errno.ENOENT})
+
+
+class LinkTable(Protocol):
+    """What a mode that binds service addresses asks of links."""
+
+    def link(self, name: str) -> Link | None: ...
+
+    def addresses(self, family: Family | None = None) -> tuple[LinkAddress, ...]: ...
+
+    def ensure_dummy(self, name: str) -> Link: ...
+
+    def change_host_addresses(
+        self, link: Link, *, add: Sequence[str] = (), delete: Sequence[str] = ()
+    ) -> list[tuple[str, str]]: ...
+
+    def close(self) -> None: ...
 
 
 class Interfaces:
@@ -105,6 +125,24 @@ class Interfaces:
         what = f"unbind {address} from {link.name}"
         body = route.host_address(link.index, address)
         self._forgiving(route.RTM_DELADDR, body, 0, _ABSENT, what)
+
+    def change_host_addresses(
+        self, link: Link, *, add: Sequence[str] = (), delete: Sequence[str] = ()
+    ) -> list[tuple[str, str]]:
+        """Bind and unbind many addresses in few calls; those refused, and why."""
+        flags = codec.NLM_F_CREATE | codec.NLM_F_EXCL
+        requests = [
+            Request(route.RTM_NEWADDR, flags, route.host_address(link.index, a)) for a in add
+        ]
+        requests += [
+            Request(route.RTM_DELADDR, 0, route.host_address(link.index, a)) for a in delete
+        ]
+        addresses = (*add, *delete)
+        return [
+            (addresses[place], str(kernel_error(failure.errno, link.name, failure.text)))
+            for place, failure in send_bulk(self._socket, requests)
+            if failure.errno not in ({errno.EEXIST} if place < len(add) else _NO_ADDRESS)
+        ]
 
     def _forgiving(
         self, kind: int, body: bytes, flags: int, fine: Collection[int], what: str

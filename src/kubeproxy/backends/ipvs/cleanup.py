@@ -1,0 +1,171 @@
+"""Removing everything of the mode, in both families, and nothing else.
+
+Virtual servers go first, so that nobody is sent to a service whose rules are half gone; then the
+link with its addresses, the rules, and the sets they used. Virtual servers of other software stay.
+Chains whose names the iptables mode has too are touched only where this mode's own chains show
+that it was here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kubeproxy.backends.ipvs import requests
+from kubeproxy.backends.ipvs.addresses import bound_addresses
+from kubeproxy.backends.ipvs.items import SetEntry, VirtualServer
+from kubeproxy.backends.ipvs.names import SERVICE_LINK, SetName, set_name
+from kubeproxy.backends.ipvs.ownership import find_traces
+from kubeproxy.backends.ipvs.rules import (
+    FILTER,
+    IPVS_FILTER,
+    IPVS_OUT_FILTER,
+    JUMPS,
+    NAT,
+    OWN_CHAINS,
+    SHARED_CHAINS,
+)
+from kubeproxy.backends.netfilter.canonical import canonical_rule
+from kubeproxy.backends.netfilter.text import TableText, chain_line, parse_save
+from kubeproxy.backends.netfilter.xtables import Xtables
+from kubeproxy.errors import KernelError, Unsupported
+from kubeproxy.facts.ids import Family
+from kubeproxy.kernel.interfaces import Interfaces
+from kubeproxy.kernel.ipset import Ipset
+from kubeproxy.kernel.ipvs import Ipvs
+from kubeproxy.kernel.netlink import ipvs as messages
+
+
+async def cleanup() -> Sequence[str]:
+    """Clean both families; what went wrong, in words."""
+    problems: list[str] = []
+    problems += _attempt(remove_servers)
+    problems += _attempt(remove_link)
+    for family in Family:
+        problems += await remove_rules(family)
+    problems += _attempt(remove_sets)
+    return problems
+
+
+def _attempt(step: Callable[[], None]) -> list[str]:
+    try:
+        step()
+    except KernelError as error:
+        return [str(error)]
+    return []
+
+
+def remove_servers() -> None:
+    """Delete the virtual servers that are ours, as far as there is an IPVS."""
+    try:
+        table = Ipvs()
+    except Unsupported:
+        return
+    with table, Ipset() as ipset, Interfaces() as links:
+        ours = [server for family in Family for server in _ours(family, table, ipset, links)]
+        delete = messages.DEL_SERVICE
+        table.send([messages.format_service_key(delete, requests.key_of(s)) for s in ours])
+
+
+def _ours(family: Family, table: Ipvs, ipset: Ipset, links: Interfaces) -> list[VirtualServer]:
+    traces = find_traces(family, _entries(family, ipset), bound_addresses(links, family))
+    servers = (VirtualServer(s.protocol, s.address, s.port) for s in table.services())
+    return [
+        server
+        for server in servers
+        if (":" in server.address) == (family is Family.IPV6) and traces.include(server)
+    ]
+
+
+def _entries(family: Family, ipset: Ipset) -> list[SetEntry]:
+    found: list[SetEntry] = []
+    for name in (set_name(family, name) for name in SetName):
+        listed = ipset.find(name)
+        if listed is not None:
+            found += [SetEntry(name, *entry) for entry in listed.entries]
+    return found
+
+
+def remove_link() -> None:
+    with Interfaces() as links:
+        link = links.link(SERVICE_LINK)
+        if link is None:
+            return
+        if link.kind != "dummy":
+            raise KernelError(f"link {SERVICE_LINK} is not a dummy link but {link.kind or 'plain'}")
+        links.delete_link(link)
+
+
+async def remove_rules(family: Family) -> list[str]:
+    """Detach, empty and delete our chains, where there is evidence that they are ours."""
+    tables = Xtables(family)
+    problems: list[str] = []
+    try:
+        if not await tables.is_present():
+            return []
+        saved = [table for name in (NAT, FILTER) for table in parse_save(await tables.save(name))]
+    except KernelError as error:
+        return [f"{family.value}: {error}"]
+    if not any(has_evidence(table) for table in saved):
+        return []
+    for table in saved:
+        text = removal_input(table)
+        try:
+            if text:
+                await tables.restore(text)
+        except KernelError as error:
+            problems.append(f"{family.value} table {table.name}: {error}")
+    return problems
+
+
+def has_evidence(table: TableText) -> bool:
+    """Was this mode here? Its other chains have the same names in iptables mode."""
+    return table.name == FILTER and bool({IPVS_FILTER, IPVS_OUT_FILTER} & table.policies.keys())
+
+
+def removal_input(table: TableText) -> str:
+    """Restore input that removes our jumps and chains; empty if there are none. Pure.
+
+    A chain that a foreign chain still leads to cannot be deleted; it is left empty.
+    """
+    chains = sorted((OWN_CHAINS[table.name] | SHARED_CHAINS[table.name]) & table.policies.keys())
+    jumps = [
+        f"-D {jump.chain} {jump.rule}\n"
+        for jump, _ in JUMPS
+        if jump.table == table.name and _holds(table, jump.chain, jump.rule)
+    ]
+    if not chains and not jumps:
+        return ""
+    deleted = [chain for chain in chains if not _is_used_elsewhere(table, chain, chains)]
+    return "".join(
+        (
+            f"*{table.name}\n",
+            *map(chain_line, chains),
+            *jumps,
+            *(f"-X {chain}\n" for chain in deleted),
+            "COMMIT\n",
+        )
+    )
+
+
+def _holds(table: TableText, chain: str, rule: str) -> bool:
+    wanted = canonical_rule(f"-A {chain} {rule}")
+    return any(canonical_rule(line) == wanted for line in table.lines(chain))
+
+
+def _is_used_elsewhere(table: TableText, chain: str, ours: Sequence[str]) -> bool:
+    """Does a rule in a chain that is not ours lead here, other than the jumps we remove?"""
+    removed = {canonical_rule(f"-A {jump.chain} {jump.rule}") for jump, _ in JUMPS}
+    return any(
+        line.endswith(f"-j {chain}") and canonical_rule(line) not in removed
+        for other in table.rules
+        if other not in ours
+        for line in table.lines(other)
+    )
+
+
+def remove_sets() -> None:
+    """Both families' sets; the first that cannot be destroyed ends it, because a rule uses it."""
+    with Ipset() as ipset:
+        for family in Family:
+            for name in SetName:
+                ipset.destroy(set_name(family, name))

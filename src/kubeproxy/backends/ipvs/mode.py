@@ -1,0 +1,128 @@
+"""The ipvs mode as the engine sees it: one instance for each family.
+
+Sinks in dependency order: sets, the rules that match them, virtual servers, and last the addresses
+that bring traffic to them. Removal goes the other way, so no packet meets a half-built service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from msgspec.structs import replace
+
+from kubeproxy.backends.base import (
+    Backend,
+    Fragment,
+    Measure,
+    Mode,
+    ModeOptions,
+    Owner,
+    Sink,
+)
+from kubeproxy.backends.ipvs.addresses import AddressSink
+from kubeproxy.backends.ipvs.cleanup import cleanup
+from kubeproxy.backends.ipvs.describe import describe
+from kubeproxy.backends.ipvs.kernel import KernelTables, Tables
+from kubeproxy.backends.ipvs.render import (
+    DEFAULT_SCHEDULER,
+    RenderSettings,
+    render_plan,
+    render_scaffold,
+)
+from kubeproxy.backends.ipvs.rules import scope
+from kubeproxy.backends.ipvs.servers import ServerSink
+from kubeproxy.backends.ipvs.sets import SetSink
+from kubeproxy.backends.ipvs.support import check, set_sysctls, set_timeouts
+from kubeproxy.backends.netfilter.sink import NetfilterSink
+from kubeproxy.backends.netfilter.xtables import Xtables
+from kubeproxy.errors import KernelError
+from kubeproxy.facts.ids import Family
+from kubeproxy.facts.node import NodeFacts
+from kubeproxy.logs import get_logger
+from kubeproxy.plan.types import ServicePlan
+
+logger = get_logger(__name__)
+
+
+class IpvsBackend(Backend):
+    """Virtual servers of one family."""
+
+    mode: ClassVar[str] = "ipvs"
+
+    def __init__(
+        self,
+        family: Family,
+        options: ModeOptions,
+        *,
+        tables: Tables | None = None,
+        variant: str = "",
+    ) -> None:
+        super().__init__(family, options)
+        self._tables = tables or KernelTables()
+        self._xtables = Xtables(
+            family, variant=variant, lock_timeout_seconds=options.xtables_lock_timeout_seconds
+        )
+        sets = SetSink(self._tables, family)
+        self._netfilter = NetfilterSink(self._xtables, scope(family))
+        self._servers = ServerSink(
+            self._tables,
+            family,
+            sets,
+            exclude_cidrs=options.ipvs_exclude_cidrs,
+            drain_limit_seconds=options.ipvs_drain_limit_seconds,
+        )
+        addresses = AddressSink(self._tables, family)
+        self._sinks: tuple[Sink, ...] = (sets, self._netfilter, self._servers, addresses)
+        self._settings = RenderSettings(
+            family=family,
+            scheduler=options.ipvs_scheduler or DEFAULT_SCHEDULER,
+            mark=options.masquerade_mark_text,
+            allows_host_ports=options.ipvs_host_ports_on_cluster_ips,
+        )
+
+    @property
+    def sinks(self) -> Sequence[Sink]:
+        return self._sinks
+
+    def scaffold(self, node: NodeFacts) -> Fragment:
+        return render_scaffold(node, self._settings)
+
+    def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
+        return render_plan(plan, node, self._settings)
+
+    def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
+        return describe(fragments)
+
+    async def start(self, node: NodeFacts) -> None:
+        set_sysctls(self.options)
+        set_timeouts(self.options)
+        version = await self._xtables.probe()
+        self._settings = replace(self._settings, has_random_fully=version.has_random_fully)
+
+    async def tick(self, now: float) -> float | None:
+        """Let go of real servers that have become idle."""
+        try:
+            self._servers.drain(now)
+        except KernelError as error:
+            logger.error(error, "Try delete rs failed; trying again in a minute")
+        return self._servers.draining.seconds_left(now)
+
+    def measures(self) -> Sequence[Measure]:
+        """Absent until the first failure, like upstream's."""
+        failures = self._netfilter.statistics.failures
+        metric = "sync_proxy_rules_iptables_restore_failures_total"
+        return (Measure(metric, (), failures),) if failures else ()
+
+    async def close(self) -> None:
+        self._tables.close()
+
+
+MODE = Mode(
+    name="ipvs",
+    create=IpvsBackend,
+    check=check,
+    cleanup=cleanup,
+    leftovers_of=("nftables", "userspace"),
+    runs_periodically=True,
+)
