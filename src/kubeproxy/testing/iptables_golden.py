@@ -12,6 +12,8 @@ from pathlib import Path
 import msgspec
 import yaml
 
+from kubeproxy.api import objects
+from kubeproxy.api.decode import decode_service, decode_slice, service_name
 from kubeproxy.backends.iptables.backend import IptablesBackend
 from kubeproxy.backends.iptables.mode import MODE
 from kubeproxy.backends.iptables.settings import Features
@@ -19,13 +21,6 @@ from kubeproxy.core.clock import Clock
 from kubeproxy.engine import Engine
 from kubeproxy.facts.ids import Family
 from kubeproxy.offline import Question, build
-
-SHARED_CHAINS = (
-    "KUBE-SERVICES",
-    "KUBE-EXTERNAL-SERVICES",
-    "KUBE-NODEPORTS",
-    "KUBE-PROXY-FIREWALL",
-)
 
 
 class Host(msgspec.Struct, frozen=True, rename="camel"):
@@ -126,3 +121,45 @@ def _files(case: GoldenCase, scratch: Path) -> Iterator[Path]:
 def _written(path: Path, content: object) -> Path:
     path.write_text(yaml.safe_dump(content))
     return path
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One change of a captured sequence, and the stem of the files captured after it."""
+
+    stem: str
+    changes: Sequence[Mapping[str, object]]
+
+
+def load_steps(case: GoldenCase) -> Sequence[Step]:
+    return [
+        Step(path.stem, yaml.safe_load(path.read_text())["changes"])
+        for path in sorted(case.folder.glob("step-*.yaml"))
+    ]
+
+
+def take_step(engine: Engine, step: Step) -> None:
+    """Let the engine hear what changed."""
+    for change in step.changes:
+        if "node" in change:
+            node = msgspec.convert({"metadata": change["node"]}, objects.Node)
+            zone = (node.metadata.labels and node.metadata.labels.zone) or ""
+            engine.set_node(msgspec.structs.replace(engine.pipeline.node, zone=zone))
+        else:
+            _take_object(engine, change["object"], is_deleted=change["event"] == "DELETED")
+
+
+def _take_object(engine: Engine, raw: object, *, is_deleted: bool) -> None:
+    store = engine.pipeline.store
+    if isinstance(raw, dict) and raw["kind"] == "Service":
+        service = msgspec.convert(raw, objects.Service)
+        facts = decode_service(service, engine.family).facts
+        if is_deleted or facts is None:
+            store.delete_service(service_name(service))
+        else:
+            store.set_service(facts)
+        return
+    found = decode_slice(msgspec.convert(raw, objects.EndpointSlice), engine.pipeline.node.name)
+    if is_deleted:
+        store.delete_slice(found.facts.service.namespace, found.facts.name)
+    else:
+        store.set_slice(found.facts)

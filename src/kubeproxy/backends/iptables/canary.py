@@ -29,6 +29,12 @@ class Chains(Protocol):
 Sleep = Callable[[float], Awaitable[None]]
 
 
+async def set_canary(chains: Chains) -> None:
+    """Make the canary chain in every table that has none."""
+    for table in TABLES:
+        await chains.ensure_chain(table, CANARY)
+
+
 class CanaryMonitor:
     """Watches one family; `sleep` is an argument so that tests need not wait."""
 
@@ -47,8 +53,7 @@ class CanaryMonitor:
     async def _set(self) -> None:
         while True:
             try:
-                for table in TABLES:
-                    await self._chains.ensure_chain(table, CANARY)
+                await set_canary(self._chains)
             except KernelError:
                 await self._sleep(self._interval_seconds)
             else:
