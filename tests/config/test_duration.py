@@ -41,6 +41,7 @@ def test_go_syntax_is_read(text: str, nanoseconds: int) -> None:
         ("", 'time: invalid duration ""'),
         ("abc", 'time: invalid duration "abc"'),
         ("-", 'time: invalid duration "-"'),
+        ('"é\\', r'time: invalid duration "\"\xc3\xa9\\"'),
         (".s", 'time: invalid duration ".s"'),
         ("5", 'time: missing unit in duration "5"'),
         ("1h5", 'time: missing unit in duration "1h5"'),

@@ -53,10 +53,10 @@ def parse_duration(text: str) -> Duration:
     if body == "0":
         return Duration(0)
     if not body:
-        raise ValueError(f'time: invalid duration "{text}"')
+        raise ValueError(f"time: invalid duration {_quote(text)}")
     total = sign * _sum_terms(text, body)
     if not -_LIMIT <= total < _LIMIT:
-        raise ValueError(f'time: invalid duration "{text}"')
+        raise ValueError(f"time: invalid duration {_quote(text)}")
     return Duration(total)
 
 
@@ -66,7 +66,7 @@ def _sum_terms(text: str, body: str) -> int:
     while position < len(body):
         term = _TERM.match(body, position)
         if term is None or not (term["whole"] or term["fraction"]):
-            raise ValueError(f'time: invalid duration "{text}"')
+            raise ValueError(f"time: invalid duration {_quote(text)}")
         total += _term_nanoseconds(text, term)
         position = term.end()
     return total
@@ -75,15 +75,27 @@ def _sum_terms(text: str, body: str) -> int:
 def _term_nanoseconds(text: str, term: re.Match[str]) -> int:
     unit = term["unit"]
     if not unit:
-        raise ValueError(f'time: missing unit in duration "{text}"')
+        raise ValueError(f"time: missing unit in duration {_quote(text)}")
     scale = _NANOSECONDS.get(unit)
     if scale is None:
-        raise ValueError(f'time: unknown unit "{unit}" in duration "{text}"')
+        raise ValueError(f"time: unknown unit {_quote(unit)} in duration {_quote(text)}")
     whole = int(term["whole"] or 0)
     digits = term["fraction"] or ""
     # Integer arithmetic: a float would lose nanoseconds in `2540400h10m10.000000001s`.
     fraction = int(digits or 0) * scale // int("1" + "0" * len(digits))
     return whole * scale + fraction
+
+
+def _quote(text: str) -> str:
+    """Go's time package has a quoting of its own: bytes, not characters, are escaped."""
+    return '"' + "".join(map(_quote_byte, text.encode(errors="surrogateescape"))) + '"'
+
+
+def _quote_byte(byte: int) -> str:
+    char = chr(byte)
+    if not 0x20 <= byte < 0x80:
+        return f"\\x{byte:02x}"
+    return f"\\{char}" if char in '"\\' else char
 
 
 def format_duration(duration: Duration) -> str:

@@ -89,6 +89,8 @@ def format_float(value: float) -> str:
 
 def split_host_port(text: str) -> tuple[str, str]:
     """Host and port of `host:port` or `[host]:port`."""
+    if not text:
+        raise ValueError("missing port in address")
     host, colon, port = text.rpartition(":")
     if not colon:
         raise ValueError(f"address {text}: missing port in address")

@@ -7,8 +7,9 @@ file is read or written, not before.
 
 from __future__ import annotations
 
+import math
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
@@ -18,7 +19,7 @@ from kubeproxy.logs.quoting import quote
 if TYPE_CHECKING:
     import yaml
 
-_PREFIX = "tag:yaml.org,2002:"
+_TEXT = "tag:yaml.org,2002:str"
 _WORDS: dict[str, bool | float | None] = {
     **dict.fromkeys(
         ("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True
@@ -27,6 +28,9 @@ _WORDS: dict[str, bool | float | None] = {
         ("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"), False
     ),
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), math.inf),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
 }
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
@@ -132,19 +136,26 @@ def _key(node: yaml.Node) -> str:
 def _scalar(node: yaml.Node) -> object:
     text = str(node.value)
     is_plain = not getattr(node, "style", None)
-    return resolve(text) if is_plain else text
+    value = resolve(text) if is_plain else text
+    if isinstance(value, float) and not math.isfinite(value):
+        # YAML has such numbers, but the file passes through JSON, which has none.
+        name = "NaN" if math.isnan(value) else f"{'-' if value < 0 else '+'}Inf"
+        raise YamlError(f"json: unsupported value: {name}")
+    return value
 
 
 def resolve(text: str) -> str | bool | int | float | None:
     """What a plain scalar means."""
     if text in _WORDS:
         return _WORDS[text]
-    if _DATE.fullmatch(text):
+    if text[0] not in "+-.0123456789" or _DATE.fullmatch(text):
         return text
     plain = text.replace("_", "")
     if gotext.is_integer(plain) and -(1 << 63) <= gotext.parse_based_integer(plain) < 1 << 64:
         return gotext.parse_based_integer(plain)
-    return float(plain) if _FLOAT.fullmatch(plain) else text
+    # What does not fit a float stays a text.
+    is_float = _FLOAT.fullmatch(plain) and math.isfinite(float(plain))
+    return float(plain) if is_float else text
 
 
 def format_yaml(value: object) -> str:
@@ -154,10 +165,21 @@ def format_yaml(value: object) -> str:
     class Dumper(yaml.CSafeDumper):
         """A dumper of its own, so that nobody else's YAML changes."""
 
-    def represent(dumper: Dumper, text: str) -> yaml.ScalarNode:
-        return dumper.represent_scalar(f"{_PREFIX}str", text, style=_style(text))
+        # Which texts need quotes is decided below, by what *we* read them as.
+        yaml_implicit_resolvers: ClassVar[dict[str, list[object]]] = {}
 
-    Dumper.add_representer(str, represent)
+        def ignore_aliases(self, data: object) -> bool:
+            return True
+
+    def represent_text(dumper: Dumper, text: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar(_TEXT, text, style=_style(text))
+
+    def represent_plain(dumper: Dumper, value: float | None) -> yaml.ScalarNode:
+        return dumper.represent_scalar(_TEXT, msgspec.json.encode(value).decode())
+
+    Dumper.add_representer(str, represent_text)
+    for kind in (bool, int, float, type(None)):
+        Dumper.add_representer(kind, represent_plain)
     return str(
         yaml.dump(value, Dumper=Dumper, default_flow_style=False, allow_unicode=True, width=1 << 30)
     )
@@ -167,4 +189,4 @@ def _style(text: str) -> str | None:
     if "\n" in text:
         return "|"
     is_plain = resolve(text) is text and not _BASE_60.fullmatch(text) and not _DATE.fullmatch(text)
-    return None if is_plain and text != "<<" else '"'
+    return None if is_plain else '"'

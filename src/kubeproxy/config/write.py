@@ -10,20 +10,15 @@ import msgspec
 from kubeproxy.config.duration import Duration, format_duration
 from kubeproxy.config.goyaml import format_yaml
 from kubeproxy.config.quantity import Quantity
-from kubeproxy.config.types import API_VERSION, GROUP, KIND, FlushFrequency, KubeProxyConfiguration
+from kubeproxy.config.types import API_VERSION, KIND, FlushFrequency, KubeProxyConfiguration
 
 # Left out when they say nothing; every other field is always shown.
 _OMITTED_WHEN_EMPTY = frozenset({"featureGates", "vmodule", "splitStream", "windowsRunAsService"})
 
 
 def config_document(config: KubeProxyConfiguration) -> dict[str, object]:
-    """The configuration as plain data, v1alpha1 names, with kind and version."""
+    """The configuration as plain data, v1alpha1 names, with kind and version: `/configz`."""
     return {"apiVersion": API_VERSION, "kind": KIND, **_struct(config)}
-
-
-def configz_document(config: KubeProxyConfiguration) -> dict[str, object]:
-    """The body of `/configz`."""
-    return {GROUP: config_document(config)}
 
 
 def format_config(config: KubeProxyConfiguration) -> str:
