@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -165,9 +165,6 @@ def format_yaml(value: object) -> str:
     class Dumper(yaml.CSafeDumper):
         """A dumper of its own, so that nobody else's YAML changes."""
 
-        # Which texts need quotes is decided below, by what *we* read them as.
-        yaml_implicit_resolvers: ClassVar[dict[str, list[object]]] = {}
-
         def ignore_aliases(self, data: object) -> bool:
             return True
 
@@ -177,6 +174,8 @@ def format_yaml(value: object) -> str:
     def represent_plain(dumper: Dumper, value: float | None) -> yaml.ScalarNode:
         return dumper.represent_scalar(_TEXT, msgspec.json.encode(value).decode())
 
+    # Which texts need quotes is decided by `_style`, by what *we* would read them as.
+    Dumper.yaml_implicit_resolvers = {}
     Dumper.add_representer(str, represent_text)
     for kind in (bool, int, float, type(None)):
         Dumper.add_representer(kind, represent_plain)
