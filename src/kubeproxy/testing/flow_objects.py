@@ -27,7 +27,6 @@ from kubeproxy.lab.topology import (
 from kubeproxy.testing.flow import ServiceText
 from kubeproxy.testing.flow_text import EndpointText, Packet, PortText
 
-NAMESPACE = "flows"
 LOCALHOST = "localhost"
 NOWHERE = "unallocated"
 _LOOPBACK = {Family.IPV4: "127.0.0.1", Family.IPV6: "::1"}
@@ -56,6 +55,11 @@ class World:
         self.families = tuple(families)
         self._block = block
         self._numbers: dict[str, int] = {}
+
+    @property
+    def namespace(self) -> str:
+        """The Kubernetes namespace of the flow's objects; also different for every flow."""
+        return f"flow-{self._block}"
 
     def cluster_ip(self, service: str, family: Family) -> str:
         number = self._numbers.setdefault(service, _FIRST + len(self._numbers))
@@ -123,7 +127,7 @@ def service_manifest(service: ServiceText, world: World) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"namespace": NAMESPACE, "name": service.name},
+        "metadata": {"namespace": world.namespace, "name": service.name},
         "spec": {key: value for key, value in spec.items() if value != []},
         "status": {"loadBalancer": {"ingress": list(_ingress(service, world))}},
     }
@@ -169,7 +173,7 @@ def slice_manifests(service: ServiceText, world: World) -> Iterator[Manifest]:
                 "apiVersion": "discovery.k8s.io/v1",
                 "kind": "EndpointSlice",
                 "metadata": {
-                    "namespace": NAMESPACE,
+                    "namespace": world.namespace,
                     "name": f"{service.name}-{family.value.lower()}-{number}",
                     "labels": {"kubernetes.io/service-name": service.name},
                 },

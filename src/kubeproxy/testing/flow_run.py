@@ -97,12 +97,12 @@ class _Moment:
     ) -> Iterator[str]:
         owners = {
             self._world.topology.owner(address): (address, port)
-            for address, port in sorted(traced.endpoints)
+            for address, port in traced.endpoints
         }
         if set(owners) != expected.hosts:
             found = ", ".join(sorted(str(owner) for owner in owners)) or "nobody"
             yield f"expected answers from {', '.join(sorted(expected.hosts))}, not {found}"
-        for host, endpoint in owners.items():
+        for host, endpoint in sorted(owners.items(), key=lambda pair: str(pair[0])):
             seen = node.name if endpoint in traced.masqueraded else packet.source
             wanted = expected.seen_by(host or "")
             if wanted and seen != wanted:

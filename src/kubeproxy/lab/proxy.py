@@ -1,0 +1,200 @@
+"""`kube-proxy` on the nodes of a lab: started, told of objects, watched, stopped.
+
+Every node runs the real program as a process of its own in the node's namespace, fed by one
+directory of manifests that all of them watch. `settle` waits until each has synced after a moment,
+as its own metrics tell. Nothing global on the machine is changed: the connection tracking table's
+size and the process' OOM score are left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kubeproxy.errors import KernelError
+from kubeproxy.facts.ids import Family, Protocol
+from kubeproxy.lab.namespaces import Namespaces
+from kubeproxy.lab.sockets import bound_socket
+from kubeproxy.lab.topology import POD_CIDR
+
+METRICS_PORT = 10249
+START_SECONDS = 20.0
+STOP_SECONDS = 10.0
+SETTLE_SECONDS = 10.0
+_POLL_SECONDS = 0.01
+_LAST_SYNC = re.compile(
+    r'^kubeproxy_sync_proxy_rules_last_timestamp_seconds\{ip_family="(\w+)"\} (\S+)$', re.MULTILINE
+)
+
+_BASE_FLAGS: Mapping[str, str] = {
+    "cluster-cidr": ",".join(POD_CIDR[family] for family in Family),
+    "iptables-min-sync-period": "0s",
+    "metrics-bind-address": f"127.0.0.1:{METRICS_PORT}",
+    "conntrack-max-per-core": "0",
+    "oom-score-adj": "0",
+    "v": "2",
+}
+
+
+class ProxyFailed(KernelError):
+    """A proxy of the lab did not do what it should; the text ends with the last lines it said."""
+
+
+class Proxies:
+    """One proxy per node, all with the same mode and flags."""
+
+    def __init__(self, namespaces: Namespaces, directory: Path) -> None:
+        self._namespaces = namespaces
+        self._directory = directory
+        self.manifests = directory / "manifests"
+        self.manifests.mkdir()
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+        self.mode = ""
+        self.flags: Mapping[str, str] = {}
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self._namespaces.topology.nodes)
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self._running)
+
+    def write(self, name: str, manifests: Iterable[Mapping[str, object]]) -> None:
+        """Replace one manifest file, in one move; no manifests remove it."""
+        path = self.manifests / f"{name}.json"
+        items = list(manifests)
+        if not items:
+            path.unlink(missing_ok=True)
+            return
+        draft = self.manifests / f".{name}.draft"
+        draft.write_bytes(msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": items}))
+        draft.rename(path)
+
+    async def start(self, mode: str, flags: Mapping[str, str]) -> None:
+        """Start a proxy on every node and wait for the first sync."""
+        self.mode, self.flags = mode, flags
+        began = time.time()
+        for node in self.nodes:
+            self._running[node] = await self._spawn(node)
+        await self.settle(since=began, timeout_seconds=START_SECONDS)
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """End every proxy and wait for it; one that ignores a gentle signal is an error."""
+        for process in self._running.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+        for node, process in tuple(self._running.items()):
+            try:
+                async with asyncio.timeout(STOP_SECONDS):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+                raise self._failure(node, f"did not stop after {number.name}") from None
+            finally:
+                del self._running[node]
+
+    async def restart(self, number: signal.Signals) -> None:
+        await self.stop(number)
+        await self.start(self.mode, self.flags)
+
+    async def clean_up(self) -> None:
+        """Run the program with --cleanup on every node."""
+        for node in self.nodes:
+            process = await self._run(node, ["--cleanup"])
+            if await process.wait() != 0:
+                raise self._failure(node, "failed to clean up")
+
+    async def settle(
+        self,
+        *,
+        since: float,
+        families: Sequence[Family] = tuple(Family),
+        timeout_seconds: float = SETTLE_SECONDS,
+    ) -> None:
+        """Wait until every proxy has synced these families after `since` (wall-clock time)."""
+        deadline = time.monotonic() + timeout_seconds
+        for node in self.nodes:
+            while not await self._has_synced(node, families, since):
+                if time.monotonic() > deadline:
+                    raise self._failure(node, f"did not sync within {timeout_seconds:g} s")
+                await asyncio.sleep(_POLL_SECONDS)
+
+    async def last_sync(self, node: str) -> Mapping[Family, float]:
+        """When this node's proxy last synced each family; nothing while it cannot be asked."""
+        try:
+            async with asyncio.timeout(1):
+                text = await self.get(node, "127.0.0.1", METRICS_PORT, "/metrics")
+        except OSError:
+            return {}
+        return {Family(name): float(value) for name, value in _LAST_SYNC.findall(text)}
+
+    async def get(self, node: str, address: str, port: int, path: str) -> str:
+        """The answer to an HTTP request made on a node, headers and all."""
+        family = Family.IPV6 if ":" in address else Family.IPV4
+        sock = bound_socket(self._namespaces, node, family, Protocol.TCP)
+        return await _http_get(sock, address, port, path)
+
+    def log(self, node: str) -> str:
+        """What the proxy of this node has said."""
+        path = self._log_path(node)
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    async def _has_synced(self, node: str, families: Sequence[Family], since: float) -> bool:
+        process = self._running.get(node)
+        if process is None or process.returncode is not None:
+            raise self._failure(node, "is not running")
+        synced = await self.last_sync(node)
+        return all(synced.get(family, 0.0) >= since for family in families)
+
+    async def _spawn(self, node: str) -> asyncio.subprocess.Process:
+        flags = {
+            **_BASE_FLAGS,
+            "proxy-mode": self.mode,
+            "hostname-override": node,
+            "manifests": str(self.manifests),
+            **self.flags,
+        }
+        return await self._run(node, [f"--{name}={value}" for name, value in flags.items()])
+
+    async def _run(self, node: str, arguments: Sequence[str]) -> asyncio.subprocess.Process:
+        program = [sys.executable, "-m", "kubeproxy", *arguments]
+        with self._log_path(node).open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                *self._namespaces.command(node, program),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def _log_path(self, node: str) -> Path:
+        return self._directory / f"{node}.log"
+
+    def _failure(self, node: str, what: str) -> ProxyFailed:
+        tail = "\n".join(self.log(node).splitlines()[-15:])
+        return ProxyFailed(f"kube-proxy on {node} {what}; it last said:\n{tail}")
+
+
+async def _http_get(sock: socket.socket, address: str, port: int, path: str) -> str:
+    loop = asyncio.get_running_loop()
+    host = f"[{address}]" if ":" in address else address
+    try:
+        await loop.sock_connect(sock, (address, port))
+        request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        await loop.sock_sendall(sock, request.encode())
+        received = []
+        while chunk := await loop.sock_recv(sock, 65536):
+            received.append(chunk)
+        return b"".join(received).decode(errors="replace")
+    finally:
+        sock.close()

@@ -1,0 +1,39 @@
+"""Is a random choice even? A chi-square test with a stated rate of false alarms.
+
+Pure. `FALSE_ALARM` is the chance that a truly even choice is called uneven, once per call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+FALSE_ALARM = 1e-6
+
+
+def chi_square_tail(statistic: float, freedom: int) -> float:
+    """The chance that a chi-square variable is at least this large."""
+    if statistic <= 0:
+        return 1.0
+    half = statistic / 2
+    if freedom % 2:
+        tail, order = math.erfc(math.sqrt(half)), 0.5
+    else:
+        tail, order = math.exp(-half), 1.0
+    while order < freedom / 2:
+        # Q(a + 1, x) = Q(a, x) + x^a e^-x / Γ(a + 1)
+        tail += math.exp(order * math.log(half) - half - math.lgamma(order + 1))
+        order += 1
+    return min(tail, 1.0)
+
+
+def unevenness(counts: Mapping[str, int], names: Collection[str]) -> str:
+    """Why these counts cannot come from an even choice among the names; empty if they can."""
+    total = sum(counts.values())
+    expected = total / len(names)
+    statistic = sum((counts.get(name, 0) - expected) ** 2 / expected for name in names)
+    chance = chi_square_tail(statistic, len(names) - 1)
+    if chance >= FALSE_ALARM:
+        return ""
+    shown = ", ".join(f"{name} {counts.get(name, 0)}" for name in sorted(names))
+    return f"{total} answers spread unevenly ({shown}); chance alone: {chance:.1e}"

@@ -1,0 +1,83 @@
+"""Every flow of the corpus, with the real program and the real kernel, per mode and family."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubeproxy.backends.registry import mode_names
+from kubeproxy.lab.cluster import Lab
+from kubeproxy.lab.topology import Topology
+from kubeproxy.testing.flow import Flow, SwitchMode, load_flow
+from kubeproxy.testing.flow_lab import LabRunner
+from kubeproxy.testing.flow_objects import World
+from kubeproxy.testing.flow_run import families_of
+
+pytestmark = pytest.mark.kernel
+
+CORPUS = [load_flow(path) for path in sorted((Path(__file__).parent / "corpus").glob("*.yaml"))]
+MODES = tuple(mode for mode in ("nftables", "iptables") if mode in mode_names())
+
+
+def possible(flow: Flow, mode: str) -> bool:
+    """Does the mode claim this flow, and is every mode it switches to there?"""
+    switches = [step.other for step in flow.steps if isinstance(step, SwitchMode)]
+    return flow.runs_in(mode) and all(other.get(mode) in MODES for other in switches)
+
+
+# Flows that want the same flags stand together, so that proxies are seldom restarted.
+RUNS = sorted(
+    (
+        (mode, flow, variant)
+        for mode in MODES
+        for flow in CORPUS
+        for variant in flow.variants
+        if possible(flow, mode)
+    ),
+    key=lambda run: (run[0], sorted(run[1].proxy.items()), run[1].name),
+)
+
+
+class Bench:
+    """A lab with its event loop, kept for all flows of one mode."""
+
+    def __init__(self, topology: Topology, mode: str) -> None:
+        self._loop = asyncio.Runner()
+        self._topology = topology
+        self._lab = self._loop.run(self._open())
+        self._runner = LabRunner(self._lab, mode)
+
+    async def _open(self) -> Lab:
+        return Lab(self._topology)
+
+    def run(self, flow: Flow, variant: str) -> list[str]:
+        families = families_of(variant)
+        block = CORPUS.index(flow)
+        world = World(self._topology, block=block, families=families)
+        return list(self._loop.run(self._runner.run(flow, world)))
+
+    def close(self) -> None:
+        self._loop.run(self._lab.close())
+        self._loop.close()
+
+
+@pytest.fixture(scope="module")
+def bench(request: pytest.FixtureRequest, topology: Topology) -> Iterator[Bench]:
+    if os.geteuid() != 0:
+        pytest.skip("the lab needs root")
+    made = Bench(topology, request.param)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("bench", "flow", "variant"),
+    [pytest.param(m, f, v, id=f"{m}-{f.name}-{v}") for m, f, v in RUNS],
+    indirect=["bench"],
+)
+def test_flow_holds_in_the_kernel(bench: Bench, flow: Flow, variant: str) -> None:
+    assert bench.run(flow, variant) == []
