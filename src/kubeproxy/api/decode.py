@@ -59,22 +59,25 @@ def is_selected_slice(facts: objects.EndpointSlice) -> bool:
 def service_name(service: objects.Service) -> ServiceName:
     """The Service's name, checked."""
     return ServiceName(
-        _checked_name("namespace", service.metadata.namespace),
-        _checked_name("name", service.metadata.name),
+        _checked_name("metadata.namespace", service.metadata.namespace),
+        _checked_name("metadata.name", service.metadata.name),
     )
 
 
-def _checked_name(what: str, text: str) -> str:
+def _checked_name(path: str, text: str) -> str:
     if not text:
-        raise ObjectError(f"metadata.{what} is empty")
+        raise ObjectError(f"{path} is empty")
     if len(text) > LONGEST_NAME:
-        raise ObjectError(
-            f"metadata.{what} has {len(text)} characters, the limit is {LONGEST_NAME}"
-        )
+        raise ObjectError(f"{path} has {len(text)} characters, the limit is {LONGEST_NAME}")
     # Names end up inside rule comments, chain names and log lines.
     if not text.isascii() or not text.isprintable() or any(c in text for c in "\"'\\/ "):
-        raise ObjectError(f"metadata.{what} {text[:80]!r} is not a valid object name")
+        raise ObjectError(f"{path} {text!r} is not a valid object name")
     return text
+
+
+def _short(text: str | None) -> str:
+    """Quoted for a message; an object may hold megabytes, a log line should not."""
+    return repr(text[:80] if text else text)
 
 
 def decode_service(service: objects.Service, family: Family) -> DecodedService:
@@ -123,7 +126,7 @@ def _cluster_ip(spec: objects.ServiceSpec, family: Family) -> str | None:
 def _address_of_family(path: str, text: str, family: Family) -> str | None:
     parsed = parse_ip(text)
     if parsed is None:
-        raise ObjectError(f"{path} {text[:80]!r} is not an IP address")
+        raise ObjectError(f"{path} {_short(text)} is not an IP address")
     if parsed[1] in _UNSPECIFIED:
         raise ObjectError(f"{path} {text!r} is the unspecified address")
     return parsed[1] if parsed[0] is family else None
@@ -152,7 +155,7 @@ def _service_ports(
 def _port_problem(port: objects.ServicePort, seen: set[PortKey]) -> str | None:
     protocol = _PROTOCOLS.get(port.protocol or "TCP")
     if protocol is None:
-        return f"protocol {port.protocol!r} is not TCP, UDP or SCTP"
+        return f"protocol {_short(port.protocol)} is not TCP, UDP or SCTP"
     if not 0 < port.port < 65536:
         return f"port {port.port} is not within 1 to 65535"
     if not 0 <= (port.node_port or 0) < 65536:
@@ -181,7 +184,7 @@ def _addresses(
         parsed = parse_ip(text)
         if parsed is None or parsed[1] in _UNSPECIFIED:
             if text.strip():
-                problems.append(f"{path}: {text[:80]!r} is not a usable IP address")
+                problems.append(f"{path}: {_short(text)} is not a usable IP address")
         elif parsed[0] is family and parsed[1] not in seen:
             seen.add(parsed[1])
             yield parsed[1]
@@ -198,7 +201,8 @@ def _load_balancer_ips(
     for entry in ingress:
         if entry.ip and entry.ip_mode not in (None, "VIP"):
             ignored.append(
-                f"load balancer IP {entry.ip} is not used: its ipMode is {entry.ip_mode}"
+                f"load balancer IP {entry.ip[:80]} is not used:"
+                f" its ipMode is {(entry.ip_mode or '')[:80]}"
             )
         elif entry.ip:
             usable.append(entry.ip)
@@ -214,7 +218,7 @@ def _source_ranges(
         parsed = parse_cidr(text.strip())
         if parsed is None:
             if text.strip():
-                problems.append(f"spec.loadBalancerSourceRanges: {text[:80]!r} is not a CIDR")
+                problems.append(f"spec.loadBalancerSourceRanges: {_short(text)} is not a CIDR")
         elif parsed[0] is family:
             ranges.append(parsed[1])
     return () if any(is_zero_cidr(cidr) for cidr in ranges) else tuple(ranges)
@@ -246,11 +250,14 @@ def _health_check_port(
 def decode_slice(endpoint_slice: objects.EndpointSlice, node_name: str) -> DecodedSlice:
     """The slice with its endpoints spread over its ports, as seen from this node."""
     meta = endpoint_slice.metadata
-    name = _checked_name("name", meta.name)
+    name = _checked_name("metadata.name", meta.name)
     service = (meta.labels and meta.labels.service_name) or ""
     if not service:
         raise ObjectError(f"label {objects.SERVICE_NAME_LABEL} is missing: no Service to serve")
-    owner = ServiceName(_checked_name("namespace", meta.namespace), service)
+    owner = ServiceName(
+        _checked_name("metadata.namespace", meta.namespace),
+        _checked_name(f"label {objects.SERVICE_NAME_LABEL}", service),
+    )
     family = _slice_family(endpoint_slice.address_type)
     problems: list[str] = []
     ports = tuple(_slice_ports(endpoint_slice.ports or (), problems))
@@ -268,7 +275,7 @@ def _slice_family(address_type: str) -> Family:
     try:
         return Family(address_type)
     except ValueError:
-        raise ObjectError(f"addressType {address_type[:80]!r} is not supported") from None
+        raise ObjectError(f"addressType {_short(address_type)} is not supported") from None
 
 
 def _slice_ports(
@@ -279,7 +286,7 @@ def _slice_ports(
         if port.name is None or protocol is None or not 0 < (port.port or 0) < 65536:
             problems.append(
                 f"ports[{index}] is left out: it needs a name, a number within 1 to 65535 and a"
-                f" known protocol, has {port.name!r}, {port.port}, {port.protocol!r}"
+                f" known protocol, has {_short(port.name)}, {port.port}, {_short(port.protocol)}"
             )
         else:
             yield PortKey(port.name, protocol), port.port or 0
@@ -297,7 +304,7 @@ def _slice_endpoints(
         parsed = parse_ip(address)
         if parsed is None or parsed[0] is not family or parsed[1] in _UNSPECIFIED:
             problems.append(
-                f"endpoints[{index}] is left out: {address[:80]!r} is no {family.value} address"
+                f"endpoints[{index}] is left out: {_short(address)} is no {family.value} address"
             )
         else:
             yield _endpoint(endpoint, parsed[1], node_name)
@@ -356,9 +363,11 @@ def _trigger_time(
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        problems.append(f"annotation {objects.TRIGGER_TIME_ANNOTATION} is no time: {text[:80]!r}")
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        problems.append(f"annotation {objects.TRIGGER_TIME_ANNOTATION} is no time: {_short(text)}")
         return None
-    return moment.timestamp() if moment.tzinfo else None
+    return moment.timestamp()
 
 
 def decode_service_cidrs(service_cidr: objects.ServiceCIDR) -> tuple[str, ...]:
