@@ -132,7 +132,7 @@ async def _supported_families(
         if problem is not None:
             logger.info("No support for family", ipFamily=family.value, reason=problem)
     stack = "dual-stack" if len(families) == 2 else "single-stack"
-    logger.info(f"kube-proxy running in {stack} mode", primary=primary.value)
+    logger.info(f"kube-proxy running in {stack} mode", **{"primary ipFamily": primary.value})
     return families
 
 

@@ -169,7 +169,8 @@ def mode_options(config: KubeProxyConfiguration, extensions: Extensions) -> Mode
         ipvs_udp_timeout_seconds=int(config.ipvs.udp_timeout.seconds),
         ipvs_host_ports_on_cluster_ips=extensions.ipvs_hostports_on_clusterips,
         nftables_localhost_node_ports=extensions.nftables_localhost_nodeports,
-        userspace_port_range=extensions.userspace_port_range or config.port_range,
+        userspace_port_range=extensions.proxy_port_range or config.port_range,
+        userspace_udp_idle_seconds=extensions.udp_timeout.seconds,
         xtables_lock_timeout_seconds=extensions.xtables_lock_timeout.seconds,
     )
 
@@ -263,16 +264,16 @@ def family_problems(
     yield from problem(
         "ipvs.excludeCIDRs", _canonical(config.ipvs.exclude_cidrs or ()), is_fatal=False
     )
-    yield from problem(
-        "healthzBindAddress", _specific_host(config.healthz_bind_address), is_fatal=False
-    )
-    yield from problem(
-        "metricsBindAddress", _specific_host(config.metrics_bind_address), is_fatal=False
-    )
+    for setting, address in (
+        ("healthzBindAddress", config.healthz_bind_address),
+        ("metricsBindAddress", config.metrics_bind_address),
+    ):
+        if _specific_family(address) is primary.other:
+            text = f"cluster is {cluster} but {setting} is {primary.other.value}"
+            yield FamilyProblem(text, is_fatal=False)
 
 
-def _specific_host(address: str) -> tuple[str, ...]:
-    """The address part of `ip:port`, unless it is a wildcard."""
-    host = address.rpartition(":")[0].strip("[]")
-    parsed = parse_ip(host)
-    return () if parsed is None or parsed[1] in _UNSPECIFIED else (parsed[1],)
+def _specific_family(address: str) -> Family | None:
+    """The family of the address part of `ip:port`, unless it is a wildcard."""
+    parsed = parse_ip(address.rpartition(":")[0].strip("[]"))
+    return None if parsed is None or parsed[1] in _UNSPECIFIED else parsed[0]

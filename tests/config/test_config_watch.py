@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kubeproxy.config.watch import Change, ConfigWatch
-from kubeproxy.errors import ConfigError
+from kubeproxy.errors import KernelError
 
 CONTENT = b"mode: ipvs\n"
 OTHER = b"mode: nftables\n"
@@ -174,7 +174,7 @@ async def test_a_change_made_before_watching_counts(config: Path) -> None:
 
 
 def test_a_file_that_is_not_there_cannot_be_watched(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot watch .*missing: No such file or directory"):
+    with pytest.raises(KernelError, match=r"cannot watch .*missing: No such file or directory"):
         ConfigWatch(tmp_path / "missing", CONTENT)
 
 

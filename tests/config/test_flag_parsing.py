@@ -74,7 +74,6 @@ def test_deprecated_flags_are_announced() -> None:
     [
         (["--bogus=1"], "unknown flag: --bogus"),
         (["--logtostderr"], "unknown flag: --logtostderr"),
-        (["--proxy-port-range=1-2"], "unknown flag: --proxy-port-range"),
         (["-x"], "unknown shorthand flag: 'x' in -x"),
         (["--=1"], "bad flag syntax: --=1"),
         (["---a"], "bad flag syntax: ---a"),
@@ -147,13 +146,13 @@ def test_deprecated_flags_are_announced() -> None:
             'invalid argument "vx" for "--version" flag: could not parse "vx" as version',
         ),
         (
-            ["--userspace-port-range=9-8"],
-            'invalid argument "9-8" for "--userspace-port-range" flag: "9-8" is not a valid port '
+            ["--proxy-port-range=9-8"],
+            'invalid argument "9-8" for "--proxy-port-range" flag: "9-8" is not a valid port '
             "range: ports must be 1-65535, ascending",
         ),
         (
-            ["--userspace-port-range=a"],
-            'invalid argument "a" for "--userspace-port-range" flag: "a" is not a valid port '
+            ["--proxy-port-range=a"],
+            'invalid argument "a" for "--proxy-port-range" flag: "a" is not a valid port '
             "range: use from-to or base+size",
         ),
     ],
@@ -166,7 +165,7 @@ def test_errors_have_upstreams_words(argv: list[str], error: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "80", "30000-32767", "30000+100"])
 def test_port_ranges(text: str) -> None:
-    assert parse_flags([f"--userspace-port-range={text}"]).text("userspace-port-range") == text
+    assert parse_flags([f"--proxy-port-range={text}"]).text("proxy-port-range") == text
 
 
 @pytest.mark.parametrize("text", ["010.0.0.1", "::", "0.0.0.0:0", "[::1]:80", ""])

@@ -152,7 +152,8 @@ EXTENSION_SAMPLES = {
     "manifests": ("/m", "/m"),
     "nftables-localhost-nodeports": ("true", True),
     "ipvs-hostports-on-clusterips": ("true", True),
-    "userspace-port-range": ("100+50", "100+50"),
+    "proxy-port-range": ("100+50", "100+50"),
+    "udp-timeout": ("1s", Duration.of_seconds(1)),
     "xtables-lock-timeout": ("9s", Duration.of_seconds(9)),
 }
 

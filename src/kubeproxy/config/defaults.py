@@ -14,6 +14,7 @@ from kubeproxy.config.gotext import split_host_port
 from kubeproxy.config.types import (
     IPTABLES,
     NFTABLES,
+    USERSPACE,
     FlushFrequency,
     KubeProxyConfiguration,
     selected,
@@ -66,8 +67,9 @@ def apply_defaults(config: KubeProxyConfiguration) -> KubeProxyConfiguration:
             config = set_path(config, path, get_path(standard, path))
     if not config.logging.flush_frequency.duration:
         config = set_path(config, "logging.flush_frequency", FlushFrequency())
-    # `portRange` had a meaning once; it is accepted and always shown empty.
-    return _default_addresses(msgspec.structs.replace(config, port_range=""))
+    # `portRange` means something in userspace mode only; elsewhere upstream shows it empty.
+    port_range = config.port_range if config.mode == USERSPACE else ""
+    return _default_addresses(msgspec.structs.replace(config, port_range=port_range))
 
 
 def _default_addresses(config: KubeProxyConfiguration) -> KubeProxyConfiguration:

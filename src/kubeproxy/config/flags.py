@@ -49,7 +49,8 @@ class Extensions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     manifests: str = ""
     nftables_localhost_nodeports: bool = False
     ipvs_hostports_on_clusterips: bool = False
-    userspace_port_range: str = ""
+    proxy_port_range: str = ""
+    udp_timeout: Duration = Duration.of_seconds(0.25)
     xtables_lock_timeout: Duration = Duration.of_seconds(5)
 
 
@@ -180,7 +181,8 @@ EXTENSION_FLAGS = (
     _flag("manifests", kinds.STRING, EXTENSIONS, "A file or directory of Service, EndpointSlice and Node manifests to serve from instead of an API server; changes are applied live.", path="manifests", with_config=True),
     _flag("nftables-localhost-nodeports", kinds.BOOL, EXTENSIONS, "In nftables mode, make NodePorts reachable through 127.0.0.1.", path="nftables_localhost_nodeports", with_config=True),
     _flag("ipvs-hostports-on-clusterips", kinds.BOOL, EXTENSIONS, "In ipvs mode, let host ports answer on cluster IPs, as upstream does.", path="ipvs_hostports_on_clusterips", with_config=True),
-    _flag("userspace-port-range", kinds.PORT_RANGE, EXTENSIONS, "In userspace mode, ports for the proxy's own listeners, as from-to or base+size; empty: any free port.", path="userspace_port_range", with_config=True),
+    _flag("proxy-port-range", kinds.PORT_RANGE, EXTENSIONS, "In userspace mode, ports for the proxy's own listeners, as from-to or base+size; empty: any free port.", path="proxy_port_range", with_config=True),
+    _flag("udp-timeout", kinds.DURATION, EXTENSIONS, "In userspace mode, how long an idle UDP client is remembered.", path="udp_timeout", default=_seconds(0.25), with_config=True),
     _flag("xtables-lock-timeout", kinds.DURATION, EXTENSIONS, "How long to wait for another program that holds the iptables lock.", path="xtables_lock_timeout", default=_seconds(5), with_config=True),
 )
 # fmt: on

@@ -52,7 +52,7 @@ _READ_BYTES = 64 * 1024
 
 
 class FileNews(Struct, frozen=True):
-    """Something happened to `name` in `directory`; an empty name is the directory itself."""
+    """Something happened to `name` in `directory`; an empty name is the watched path itself."""
 
     directory: Path
     name: str
@@ -82,16 +82,23 @@ class FileWatch:
             os.close(self._fd)
             self._fd = -1
 
-    def add(self, directory: Path, what: Happening = CHANGES) -> None:
-        """Start hearing about this directory; doing so twice is harmless."""
-        watch = self._libc.inotify_add_watch(self._fd, os.fsencode(directory), int(what))
+    def add(self, path: Path, what: Happening = CHANGES) -> None:
+        """Start hearing about this directory (or file); doing so twice is harmless."""
+        watch = self._libc.inotify_add_watch(self._fd, os.fsencode(path), int(what))
         if watch < 0:
-            raise self._failure(f"cannot watch {directory}")
-        self._directories[watch] = directory
+            raise self._failure(f"cannot watch {path}")
+        self._directories[watch] = path
 
     def _failure(self, what: str) -> KernelError:
         errno = ctypes.get_errno()
         return KernelError(f"{what}: {os.strerror(errno)}", errno=errno)
+
+    def take(self) -> list[FileNews]:
+        """The news that are waiting, perhaps none."""
+        try:
+            return list(self._parse(os.read(self._fd, _READ_BYTES)))
+        except BlockingIOError:
+            return []
 
     async def wait(self) -> list[FileNews]:
         """The next news; several at once if they came together."""
@@ -108,7 +115,7 @@ class FileWatch:
         finally:
             if self._fd >= 0:
                 loop.remove_reader(self._fd)
-        return list(self._parse(os.read(self._fd, _READ_BYTES)))
+        return self.take()
 
     def _parse(self, data: bytes) -> Iterator[FileNews]:
         offset = 0
