@@ -26,7 +26,7 @@ from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.pipeline import Pipeline, Recomputed
 from kubeproxy.plan.conntrack import Change as PlanChange
-from kubeproxy.plan.conntrack import StaleRules, stale_rules
+from kubeproxy.plan.conntrack import StaleRules
 from kubeproxy.report import Failure, MeasuredValue, RoundReport
 
 FULL_SYNC_SECONDS = 3600.0
@@ -283,7 +283,7 @@ class Engine:
 
     async def _forget_stale_flows(self) -> tuple[float | None, int]:
         changes, self._stale_candidates = self._stale_candidates, []
-        rules = stale_rules(changes, self.pipeline.node)
+        rules = self.backend.stale_flows(changes, self.pipeline.node)
         if not rules:
             return None, 0
         started = self._clock.monotonic()

@@ -19,6 +19,8 @@ from kubeproxy.core import ledger
 from kubeproxy.facts.ids import Family, ServicePortId
 from kubeproxy.facts.ids import Protocol as TransportProtocol
 from kubeproxy.facts.node import NodeFacts
+from kubeproxy.plan.conntrack import Change as PlanChange
+from kubeproxy.plan.conntrack import StaleRules, stale_rules
 from kubeproxy.plan.types import ServicePlan
 
 Item: TypeAlias = Hashable
@@ -151,6 +153,11 @@ class Backend(ABC):
     async def tick(self, now: float) -> float | None:
         """Do what is due at `now`; the seconds until the next call, or None."""
         return None
+
+    def stale_flows(self, changes: Sequence[PlanChange], node: NodeFacts) -> StaleRules:
+        """Which UDP flows the kernel must forget after these service ports have changed; a mode
+        that translates flows to something other than endpoints says so here."""
+        return stale_rules(changes, node)
 
     def measures(self) -> Sequence[Measure]:
         """Figures for the metrics, asked after each round."""
