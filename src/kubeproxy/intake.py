@@ -91,8 +91,7 @@ class Intake:
                 case objects.Node():
                     self._take_node(found)
                 case objects.ServiceCIDR():
-                    self._service_cidrs[found.metadata.name] = decode_service_cidrs(found)
-                    self._service_cidrs_changed()
+                    self._take_service_cidr(found)
         except ObjectError as error:
             self._reject(kind, _name_of(found), str(error))
 
@@ -153,6 +152,8 @@ class Intake:
             self._delete_slice(meta.namespace, meta.name)
             return
         decoded = decode_slice(endpoint_slice, self._node_name)
+        # Deleted and made anew while nobody watched, a slice may return in the other family.
+        self._delete_slice(meta.namespace, meta.name, keep=decoded.family)
         engine = self._engines.get(decoded.family)
         if engine is None:
             return
@@ -164,9 +165,10 @@ class Intake:
         if changed:
             self._complain(Kind.ENDPOINT_SLICE, f"{meta.namespace}/{meta.name}", decoded.problems)
 
-    def _delete_slice(self, namespace: str, name: str) -> None:
-        for engine in self._engines.values():
-            if engine.pipeline.store.delete_slice(namespace, name):
+    def _delete_slice(self, namespace: str, name: str, *, keep: Family | None = None) -> None:
+        """Take the slice from every family but `keep`."""
+        for family, engine in self._engines.items():
+            if family is not keep and engine.pipeline.store.delete_slice(namespace, name):
                 self._slice_changed(engine, True)
 
     def _slice_changed(self, engine: Engine, changed: bool) -> None:
@@ -182,6 +184,13 @@ class Intake:
         zone = (node.metadata.labels and node.metadata.labels.zone) or ""
         self._change_node(lambda facts: replace(facts, zone=zone))
         self._node_watcher.node_changed(node)
+
+    def _take_service_cidr(self, found: objects.ServiceCIDR) -> None:
+        name, decoded = found.metadata.name, decode_service_cidrs(found)
+        if self._service_cidrs.get(name) != decoded.cidrs:
+            self._complain(Kind.SERVICE_CIDR, name, decoded.problems)
+        self._service_cidrs[name] = decoded.cidrs
+        self._service_cidrs_changed()
 
     def _service_cidrs_changed(self) -> None:
         """Two objects may name the same network; it stays until the last of them is gone."""

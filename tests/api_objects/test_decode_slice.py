@@ -315,4 +315,4 @@ def test_which_nodes_are_eligible(node: objects.Node | None, expected: bool) -> 
     ],
 )  # fmt: skip
 def test_service_networks(item: objects.ServiceCIDR, expected: tuple[str, ...]) -> None:
-    assert decode_service_cidrs(item) == expected
+    assert decode_service_cidrs(item).cidrs == expected

@@ -44,6 +44,13 @@ class DecodedSlice(Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
 
+class DecodedNetworks(Struct, frozen=True):
+    """The networks of a ServiceCIDR, both families."""
+
+    cidrs: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+
+
 def is_selected_service(service: objects.Service) -> bool:
     """What the API server's selectors would let through: not headless, not another proxy's."""
     labels = service.metadata.labels
@@ -370,10 +377,14 @@ def _trigger_time(
     return moment.timestamp()
 
 
-def decode_service_cidrs(service_cidr: objects.ServiceCIDR) -> tuple[str, ...]:
+def decode_service_cidrs(service_cidr: objects.ServiceCIDR) -> DecodedNetworks:
     """The canonical networks of a ServiceCIDR object, both families."""
     texts = (service_cidr.spec and service_cidr.spec.cidrs) or ()
-    return tuple(parsed[1] for text in texts if (parsed := parse_cidr(text)) is not None)
+    parsed = [(text, parse_cidr(text)) for text in texts]
+    return DecodedNetworks(
+        cidrs=tuple(found[1] for _, found in parsed if found),
+        problems=tuple(f"spec.cidrs: {_short(text)} is not a CIDR" for text, f in parsed if not f),
+    )
 
 
 def decode_node_ips(node: objects.Node) -> tuple[str, ...]:

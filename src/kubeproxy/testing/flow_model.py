@@ -58,7 +58,9 @@ def node_facts(
     node: Node, world: World, family: Family, *, mode: str, flags: Mapping[str, str]
 ) -> NodeFacts:
     """What the proxy on this node knows about it, started with these flags."""
-    cidrs = decode_service_cidrs(msgspec.convert(service_cidr_manifest(), objects.ServiceCIDR))
+    cidrs = decode_service_cidrs(
+        msgspec.convert(service_cidr_manifest(), objects.ServiceCIDR)
+    ).cidrs
     return NodeFacts(
         name=node.name,
         family=family,
