@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+import msgspec
 import pytest
 
 from kubeproxy.testing.fake_api import FakeApi
 from kubeproxy.testing.pki import Pki, make_authority
+from kubeproxy.testing.private_network import PrivateNetwork
+from kubeproxy.testing.real_api import RealApi
+from kubeproxy.testing.real_api_build import NoGo, built
 
 
 @pytest.fixture
@@ -43,3 +48,37 @@ def until() -> Until:
                 await asyncio.sleep(0.005)
 
     return wait
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """A real API server and the private network it listens in."""
+
+    network: PrivateNetwork
+    api: RealApi
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if os.geteuid() != 0:
+        pytest.skip("no real API server: making its network namespace needs root")
+    try:
+        for program in ("etcd", "kube-apiserver"):
+            built(program)
+    except NoGo as reason:
+        pytest.skip(f"NO REAL API SERVER: {reason}")
+    network = PrivateNetwork()
+    api = RealApi(tmp_path_factory.mktemp("real"), network.command)
+    try:
+        with network.inside():
+            api.start()
+        yield Cluster(network, api)
+    finally:
+        api.stop()
+        network.close()
+
+
+@pytest.fixture
+def real(cluster: Cluster) -> Iterator[RealApi]:
+    """The API server; the test runs inside its network, and finds what others left behind."""
+    with cluster.network.inside():
+        yield cluster.api

@@ -23,7 +23,7 @@ from kubeproxy.api.problems import TOO_MANY_REQUESTS, Unauthorized, problem
 from kubeproxy.api.proxy import choose_proxy
 from kubeproxy.api.transport import Answer, HttpSettings, HttpTransport, Request, Transport
 from kubeproxy.api.watch import Status, decode_status
-from kubeproxy.errors import ApiError
+from kubeproxy.errors import ApiError, Expired
 
 MAX_RETRIES = 10
 LONGEST_RETRY_SECONDS = 120.0
@@ -129,7 +129,8 @@ class Client:
             if login.credential is not None:
                 raise _Later(reason, str(answer.status), 0.0, allowed=1)
         seconds = retry_after(answer.status, answer.headers, status)
-        if seconds is not None:
+        # A version the server does not have will not appear by waiting.
+        if seconds is not None and not isinstance(reason, Expired):
             raise _Later(reason, str(answer.status), seconds, allowed=MAX_RETRIES)
         raise reason
 

@@ -123,8 +123,7 @@ class HttpTransport:
         try:
             yield _HttpAnswer(response, what)
         finally:
-            # Gives the connection back if the body was read, and ends it otherwise.
-            response.release()
+            _end(response)
 
     async def _start(self, request: Request, login: Login) -> aiohttp.ClientResponse:
         import aiohttp
@@ -200,6 +199,17 @@ class _HttpAnswer:
             if not piece:
                 return
             yield piece
+
+
+def _end(response: aiohttp.ClientResponse) -> None:
+    """Give the connection back; where the body was not read to its end, break it off.
+
+    Saying goodbye in TLS would wait for a server that is still sending its stream.
+    """
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.release()
 
 
 @contextmanager

@@ -21,21 +21,15 @@ from aiohttp import web
 
 from kubeproxy.api.watch import INITIAL_EVENTS_END
 from kubeproxy.testing.fake_api_store import (
+    GROUPS,
     FakeProblem,
     FakeStore,
     Json,
     Selector,
+    group_of,
     parse_selector,
+    qualified,
 )
-
-GROUPS = {
-    "services": ("/api/v1", "Service", "v1"),
-    "nodes": ("/api/v1", "Node", "v1"),
-    "endpointslices": ("/apis/discovery.k8s.io/v1", "EndpointSlice", "discovery.k8s.io/v1"),
-    "servicecidrs": ("/apis/networking.k8s.io/v1", "ServiceCIDR", "networking.k8s.io/v1"),
-    "events": ("/apis/events.k8s.io/v1", "Event", "events.k8s.io/v1"),
-}
-"""Collection → path of its group, kind, apiVersion."""
 
 
 class SeenRequest(msgspec.Struct, frozen=True):
@@ -75,6 +69,8 @@ class FakeApi:
         """Token → user name; None lets everybody in."""
         self.forbidden: set[tuple[str, str]] = set()
         """(verb, collection) that nobody may use."""
+        self.powerless: set[str] = set()
+        """Users that may do nothing."""
         self.has_streaming_lists = True
         self.url = ""
         self._changed = asyncio.Condition()
@@ -172,13 +168,12 @@ class FakeApi:
         return self.tokens[token]
 
     def _authorize(self, user: str, verb: str, collection: str) -> None:
-        if (verb, collection) in self.forbidden:
-            group = GROUPS[collection][0].removeprefix("/apis/").partition("/")[0]
-            group = "" if GROUPS[collection][0] == "/api/v1" else group
+        if (verb, collection) in self.forbidden or user in self.powerless:
+            group = group_of(collection)
             raise FakeProblem(
                 403,
                 "Forbidden",
-                f'{collection} is forbidden: User "{user}" cannot {verb} resource '
+                f'{qualified(collection)} is forbidden: User "{user}" cannot {verb} resource '
                 f'"{collection}" in API group "{group}" at the cluster scope',
             )
 
@@ -208,10 +203,9 @@ class FakeApi:
         # Answers from the cache ("any version will do") are never cut into pages.
         limit = int(query.get("limit", "0")) if query.get("resourceVersion") != "0" else 0
         if limit and len(items) > limit:
-            metadata |= {
-                "continue": _make_token(version, _key(items[limit - 1])),
-                "remainingItemCount": len(items) - limit,
-            }
+            metadata["continue"] = _make_token(version, _key(items[limit - 1]))
+            if _selector(request) == Selector():
+                metadata["remainingItemCount"] = len(items) - limit
             items = items[:limit]
         _, kind, api_version = GROUPS[collection]
         return web.json_response(
@@ -268,8 +262,8 @@ class FakeApi:
             version = self.store.version
             for item in self.store.list(collection, selector):
                 await write(_line("ADDED", item))
-        if sends_all:
-            await write(_line("BOOKMARK", _bookmark(collection, version, ends=True)))
+            if query.get("allowWatchBookmarks") == "true":
+                await write(_line("BOOKMARK", _bookmark(collection, version, ends=True)))
         bookmarks = self._bookmarks
         while True:
             upto = self.store.version

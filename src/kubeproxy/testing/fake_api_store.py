@@ -15,6 +15,27 @@ import msgspec
 Json = dict[str, object]
 
 
+GROUPS = {
+    "services": ("/api/v1", "Service", "v1"),
+    "nodes": ("/api/v1", "Node", "v1"),
+    "endpointslices": ("/apis/discovery.k8s.io/v1", "EndpointSlice", "discovery.k8s.io/v1"),
+    "servicecidrs": ("/apis/networking.k8s.io/v1", "ServiceCIDR", "networking.k8s.io/v1"),
+    "events": ("/apis/events.k8s.io/v1", "Event", "events.k8s.io/v1"),
+}
+"""Collection → path of its group, kind, apiVersion."""
+
+
+def group_of(collection: str) -> str:
+    """The name of a collection's API group; empty for the core group."""
+    return GROUPS[collection][2].rpartition("/")[0]
+
+
+def qualified(collection: str) -> str:
+    """A collection as messages name it."""
+    group = group_of(collection)
+    return f"{collection}.{group}" if group else collection
+
+
 class FakeProblem(Exception):
     """An answer that is no success, as a Status object."""
 
@@ -120,14 +141,16 @@ class FakeStore:
         try:
             return self._items[collection, namespace, name]
         except KeyError:
-            message = f'{collection} "{name}" not found'
+            message = f'{qualified(collection)} "{name}" not found'
             raise FakeProblem(404, "NotFound", message) from None
 
     def create(self, collection: str, namespace: str, item: Json) -> Json:
         metadata = _metadata(item)
         name = str(metadata.get("name", ""))
         if (collection, namespace, name) in self._items:
-            raise FakeProblem(409, "AlreadyExists", f'{collection} "{name}" already exists')
+            raise FakeProblem(
+                409, "AlreadyExists", f'{qualified(collection)} "{name}" already exists'
+            )
         self._uids += 1
         given = {"name": name, "uid": f"00000000-0000-4000-8000-{self._uids:012d}"}
         metadata |= given | ({"namespace": namespace} if namespace else {})

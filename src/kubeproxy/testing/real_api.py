@@ -97,6 +97,7 @@ class RealApi:
             f"--service-account-signing-key-file={signer}",
             "--service-account-issuer=https://kubernetes.default.svc",
             "--disable-admission-plugins=ServiceAccount",
+            "--allow-privileged=true",
             "--endpoint-reconciler-type=none",
             "--etcd-compaction-interval=0",
             "--storage-media-type=application/vnd.kubernetes.protobuf",

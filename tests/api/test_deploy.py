@@ -1,0 +1,208 @@
+"""The manifests under deploy/, applied to a real API server with RBAC switched on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from kubeproxy.api.access import Access
+from kubeproxy.api.api_source import ApiSource
+from kubeproxy.api.client import Client, ClientSettings, connect
+from kubeproxy.api.events import ApiEventPoster
+from kubeproxy.api.kubeconfig import access_from, merge, parse_kubeconfig
+from kubeproxy.api.node import NodeFinder
+from kubeproxy.api.reflector import ReflectorSettings
+from kubeproxy.api.source import Event, Kind, Synced
+from kubeproxy.api.transport import Answer, Request
+from kubeproxy.config.command import Settings, parse_command_line
+from kubeproxy.testing.api_admin import NODES, ApiAdmin, Json, admin_of
+from kubeproxy.testing.real_api import RealApi
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+COLLECTIONS = {
+    "ServiceAccount": "/api/v1/namespaces/kube-system/serviceaccounts",
+    "ConfigMap": "/api/v1/namespaces/kube-system/configmaps",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "DaemonSet": "/apis/apps/v1/namespaces/kube-system/daemonsets",
+}
+Grant = tuple[str, str, str]
+Until = Callable[[Callable[[], object]], "asyncio.Future[None]"]
+
+
+def manifests() -> Iterator[Json]:
+    for path in sorted(DEPLOY.glob("*.yaml")):
+        yield from yaml.safe_load_all(path.read_text())
+
+
+def manifest(kind: str) -> Json:
+    return next(item for item in manifests() if item["kind"] == kind)
+
+
+class Rule(msgspec.Struct, rename="camel"):
+    api_groups: list[str]
+    resources: list[str]
+    verbs: list[str]
+
+
+def granted() -> set[Grant]:
+    """(verb, group, resource) of the ClusterRole."""
+    rules = msgspec.convert(manifest("ClusterRole")["rules"], list[Rule])
+    return {
+        (verb, group, resource)
+        for rule in rules
+        for group in rule.api_groups
+        for resource in rule.resources
+        for verb in rule.verbs
+    }
+
+
+class RecordingClient:
+    """A client that remembers which permissions its requests needed."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.used: set[Grant] = set()
+
+    def open(self, request: Request) -> AbstractAsyncContextManager[Answer]:
+        self.used.add(needed(request))
+        return self._client.open(request)
+
+    async def read(self, request: Request) -> bytes:
+        self.used.add(needed(request))
+        return await self._client.read(request)
+
+
+def needed(request: Request) -> Grant:
+    parts = request.path.strip("/").split("/")
+    group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
+    resource = rest[2] if rest[0] == "namespaces" else rest[0]
+    if request.method == "GET":
+        return ("watch" if ("watch", "true") in request.query else "list"), group, resource
+    return {"POST": "create", "PATCH": "patch"}[request.method], group, resource
+
+
+class Inbox:
+    def __init__(self) -> None:
+        self.synced: set[Kind] = set()
+
+    def send(self, event: Event) -> None:
+        if isinstance(event, Synced):
+            self.synced.add(event.kind)
+
+
+class EventRequest(msgspec.Struct, frozen=True):
+    method: str
+    namespace: str
+    name: str
+    body: bytes
+
+
+@pytest.fixture
+async def applied(real: RealApi) -> AsyncIterator[ApiAdmin]:
+    """Everything under deploy/ exists, and is removed again."""
+    async with admin_of(real.access()) as admin:
+        for item in manifests():
+            await admin.create(COLLECTIONS[str(item["kind"])], item)
+        try:
+            yield admin
+        finally:
+            for item in manifests():
+                metadata = item["metadata"]
+                assert isinstance(metadata, dict)
+                await admin.delete(f"{COLLECTIONS[str(item['kind'])]}/{metadata['name']}")
+
+
+async def token_of(admin: ApiAdmin) -> str:
+    path = f"{COLLECTIONS['ServiceAccount']}/kube-proxy/token"
+    status = (await admin.create(path, {"spec": {}}))["status"]
+    assert isinstance(status, dict)
+    return str(status["token"])
+
+
+@pytest.mark.api
+@pytest.mark.timeout(1800)
+async def test_the_role_is_enough_and_nothing_in_it_is_unused(
+    real: RealApi, applied: ApiAdmin, until: Until
+) -> None:
+    await applied.create(NODES, {"metadata": {"name": "deployed"}})
+    addresses = [{"type": "InternalIP", "address": "10.0.0.1"}]
+    await applied.patch(f"{NODES}/deployed/status", {"status": {"addresses": addresses}})
+    access = Access(server=real.url, tls=real.access().tls, token=await token_of(applied))
+    client = connect(access, settings=ClientSettings(qps=-1), environment={})
+    recording, inbox = RecordingClient(client), Inbox()
+    assert await NodeFinder(recording).find("deployed", needs_pod_cidrs=False)
+    for streams in (True, False):
+        inbox.synced.clear()
+        settings = ReflectorSettings(streams=streams)
+        source = ApiSource(recording, node_name="deployed", settings=settings)
+        task = asyncio.create_task(source.run(inbox))
+        await until(lambda: inbox.synced == set(Kind))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    poster = ApiEventPoster(recording)
+    for request in event_requests():
+        assert await poster.post_event(request) in (200, 201)
+    await client.close()
+    await applied.delete(f"{NODES}/deployed")
+    assert recording.used == granted()
+
+
+def event_requests() -> Iterator[EventRequest]:
+    event = {
+        "metadata": {"name": "deployed.1", "namespace": "default"},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "kube-proxy",
+        "reportingInstance": "kube-proxy-x",
+        "action": "StartKubeProxy",
+        "reason": "Starting",
+        "type": "Normal",
+        "regarding": {"kind": "Node", "name": "deployed", "apiVersion": "v1"},
+    }
+    series = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:01.000000Z"}}
+    yield EventRequest("POST", "default", "deployed.1", msgspec.json.encode(event))
+    yield EventRequest("PATCH", "default", "deployed.1", msgspec.json.encode(series))
+
+
+def test_the_configuration_is_accepted_and_points_to_its_kubeconfig(tmp_path: Path) -> None:
+    data = manifest("ConfigMap")["data"]
+    assert isinstance(data, dict)
+    (tmp_path / "config.conf").write_text(data["config.conf"])
+    settings = parse_command_line(["--config", str(tmp_path / "config.conf")])
+    assert isinstance(settings, Settings)
+    assert settings.config.mode == "nftables"
+    mount = "/var/lib/kube-proxy"
+    assert settings.config.client_connection.kubeconfig == f"{mount}/kubeconfig.conf"
+    assert f"mountPath: {mount}\n" in (DEPLOY / "daemonset.yaml").read_text()
+
+
+def test_the_kubeconfig_uses_the_rotating_token(tmp_path: Path) -> None:
+    data = manifest("ConfigMap")["data"]
+    assert isinstance(data, dict)
+    ca = tmp_path / "ca.crt"
+    ca.write_text("")
+    account = "/var/run/secrets/kubernetes.io/serviceaccount"
+    text = data["kubeconfig.conf"].replace(f"{account}/ca.crt", str(ca))
+    access = access_from(merge([parse_kubeconfig(text.encode())]))
+    assert access.token_file == f"{account}/token"
+    assert access.server == "https://CONTROL_PLANE_ADDRESS:6443"
+
+
+def test_the_pods_use_the_account_that_has_the_role() -> None:
+    account, subject = manifest("ServiceAccount"), manifest("ClusterRoleBinding")["subjects"]
+    metadata = account["metadata"]
+    assert isinstance(metadata, dict)
+    wanted = {
+        "kind": "ServiceAccount",
+        "name": metadata["name"],
+        "namespace": metadata["namespace"],
+    }
+    assert subject == [wanted]
+    text = (DEPLOY / "daemonset.yaml").read_text()
+    assert f"serviceAccountName: {metadata['name']}\n" in text
