@@ -92,7 +92,8 @@ class Engine:
         )
         self._wake = asyncio.Event()
         self._is_synced = False
-        self._must_read = True
+        self._is_unknown = True
+        self._is_read_asked = False
         self._drift = ""
         self._last_full = float("-inf")
         self._tick_at = float("inf")
@@ -108,7 +109,7 @@ class Engine:
 
     def request(self, *, full: bool = False) -> None:
         """Something changed; a round is due as soon as the pause allows."""
-        self._must_read = self._must_read or full
+        self._is_read_asked = self._is_read_asked or full
         if not self._is_synced:
             return
         self._listener.sync_requested(self.family)
@@ -155,7 +156,7 @@ class Engine:
         """One pass: bring the kernel to what the facts call for, and say what happened."""
         self._runner.begin()
         started = self._clock.monotonic()
-        is_full = self._must_read or started - self._last_full > FULL_SYNC_SECONDS
+        is_full = self._is_read_due(started)
         report = await self._attempt(started, is_full=is_full)
         finished = self._clock.monotonic()
         if report.is_success and is_full:
@@ -165,19 +166,25 @@ class Engine:
         await self._tick()
         return report
 
+    def _is_read_due(self, now: float) -> bool:
+        if self._is_unknown or self._is_read_asked:
+            return True
+        return now - self._last_full > FULL_SYNC_SECONDS
+
     async def _attempt(self, started: float, *, is_full: bool) -> RoundReport:
         tally = _Tally()
         drift, self._drift = self._drift, ""
         drifted_items = 0
+        # Trust is suspended until every effect is known: a cancelled round must re-read. Whoever
+        # asks for a re-read from here on saw something this round may have missed.
+        self._is_unknown, self._is_read_asked = True, False
         try:
             if is_full:
                 drifted_items = await self._read_kernel()
-            # Trust is suspended until every effect is known: a cancelled round must re-read.
-            self._must_read = True
             recomputed = self.pipeline.recompute()
             self._remember(recomputed)
             await self._apply_all(tally)
-            self._must_read = bool(tally.failures)
+            self._is_unknown = bool(tally.failures)
         except KernelError as error:
             tally.failures.append(Failure("", str(error)))
             recomputed = Recomputed(0, (), {})
