@@ -159,7 +159,7 @@ def _dispatch_rule(context: _Context, frontend: Frontend, what: str, chain: str)
 
 
 def _node_port_dispatch(context: _Context) -> Iterator[str]:
-    if not context.plan.has_endpoints:
+    if not (context.plan.has_endpoints and context.plan.node_port):
         return
     settings = context.settings
     counted = settings.features.has_localhost_counter and settings.serves_localhost(context.node)
@@ -181,16 +181,15 @@ def _chains(context: _Context) -> dict[Item, Value]:
         _add(items, context.external_chain, _external(context))
     if context.has_firewall:
         _add(items, context.firewall_chain, _firewall(context))
-    chosen = {e.text: names.endpoint_chain(plan.id, e.text) for e in plan.reachable}
+    chosen = names.endpoint_chains(plan.id, [endpoint.text for endpoint in plan.reachable])
     if plan.uses_cluster_pool and plan.cluster:
         chain = context.service_chain
         _add(items, chain, _pool(context, chain, plan.cluster.endpoints, chosen))
     if plan.uses_local_pool and plan.local:
         chain = context.local_chain
         _add(items, chain, _pool(context, chain, plan.local.endpoints, chosen))
-    for endpoint in plan.reachable:
-        chain = chosen[endpoint.text]
-        items[Chain("nat", chain)] = _endpoint(context, chain, endpoint)
+    for endpoint, (text, chain) in zip(plan.reachable, chosen.items(), strict=True):
+        items[Chain("nat", chain)] = _endpoint(context, chain, endpoint.address, text)
     return items
 
 
@@ -257,7 +256,8 @@ def _pool(
     if chain == context.internal_chain:
         yield from _cluster_ip_masquerade(context)
     affinity = context.plan.affinity_seconds
-    heads = [(_endpoint_comment(context, e), chosen[e.text]) for e in endpoints]
+    texts = [endpoint.text for endpoint in endpoints]
+    heads = [(_endpoint_comment(context, text), chosen[text]) for text in texts]
     if affinity:
         for comment, target in heads:
             yield (
@@ -271,10 +271,10 @@ def _pool(
         yield f"{comment}{share}-j {target}"
 
 
-def _endpoint_comment(context: _Context, endpoint: Endpoint) -> str:
+def _endpoint_comment(context: _Context, endpoint: str) -> str:
     if context.node.is_large_cluster:
         return ""
-    return f'-m comment --comment "{context.label} -> {endpoint.text}" '
+    return f'-m comment --comment "{context.label} -> {endpoint}" '
 
 
 def _cluster_ip_masquerade(context: _Context) -> Iterator[str]:
@@ -290,11 +290,11 @@ def _cluster_ip_masquerade(context: _Context) -> Iterator[str]:
     )
 
 
-def _endpoint(context: _Context, chain: str, endpoint: Endpoint) -> Rules:
+def _endpoint(context: _Context, chain: str, address: str, text: str) -> Rules:
     comment = "" if context.node.is_large_cluster else f"-m comment --comment {context.label} "
     recent = f"-m recent --name {chain} --set " if context.plan.affinity_seconds else ""
     return Rules(
-        f"-A {chain} {comment}-s {endpoint.address} -j {names.MARK_MASQ}\n"
+        f"-A {chain} {comment}-s {address} -j {names.MARK_MASQ}\n"
         f"-A {chain} {comment}{recent}{context.protocol} "
-        f"-j DNAT --to-destination {endpoint.text}\n"
+        f"-j DNAT --to-destination {text}\n"
     )

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 
 _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)')
+_ESCAPED = re.compile(r"\\(.)")
 _PROBABILITY_BITS = 1 << 31
 _FRONT = {"-s": 0, "-d": 1, "-i": 2, "-o": 3, "-p": 4}
 _DEFAULT_REJECTS = frozenset({"icmp-port-unreachable", "icmp6-port-unreachable"})
@@ -46,7 +47,8 @@ def _split(line: str) -> list[str]:
     """Words, a quoted text being one."""
     if '"' not in line:
         return line.split()
-    return [plain or quoted for quoted, plain in _WORD.findall(line)]
+    words = [plain or quoted for quoted, plain in _WORD.findall(line)]
+    return [_ESCAPED.sub(r"\1", word) for word in words] if "\\" in line else words
 
 
 def _with_prefix(address: str) -> str:

@@ -1,0 +1,136 @@
+"""Names, recognition of our rules, and clean-up input: pure parts of the iptables mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kubeproxy.backends.base import ModeOptions
+from kubeproxy.backends.iptables import names
+from kubeproxy.backends.iptables.cleanup import cleanup_input
+from kubeproxy.backends.iptables.recognise import identify
+from kubeproxy.backends.iptables.scaffold import OWN_JUMPS, SCOPE
+from kubeproxy.backends.netfilter.canonical import canonical_rule
+from kubeproxy.backends.netfilter.text import TableText, parse_save
+from kubeproxy.facts.ids import Protocol, ServicePortId
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "iptables"
+
+
+def port(namespace: str, name: str, port_name: str, protocol: Protocol) -> ServicePortId:
+    return ServicePortId(namespace, name, port_name, protocol)
+
+
+@pytest.mark.parametrize(
+    ("who", "expected"),
+    [
+        (port("shop", "cart", "http", Protocol.TCP), "I5LIAMPLWKMBJ54B"),
+        (port("shop", "legacy", "", Protocol.TCP), "62T5GFCWAAWXTMUY"),
+        (port("default", "kubernetes", "https", Protocol.TCP), "NPX46M4PTMTKRN6Y"),
+        (port("kube-system", "kube-dns", "dns", Protocol.UDP), "TCOU7JCQXEZGVUNU"),
+    ],
+)
+def test_service_chains_have_upstreams_names(who: ServicePortId, expected: str) -> None:
+    """Name and protocol are hashed; the kind of chain is the prefix."""
+    assert names.cluster_chain(who) == f"KUBE-SVC-{expected}"
+    assert names.local_chain(who) == f"KUBE-SVL-{expected}"
+    assert names.external_chain(who) == f"KUBE-EXT-{expected}"
+    assert names.firewall_chain(who) == f"KUBE-FW-{expected}"
+
+
+def test_endpoint_chains_have_upstreams_names() -> None:
+    """The endpoint's text joins the hash."""
+    four, six = "10.244.1.9:8080", "[fd00:244:0:1::15]:8080"
+    cart = names.endpoint_chains(port("shop", "cart", "http", Protocol.TCP), [four])
+    web = names.endpoint_chains(port("six", "web", "http", Protocol.TCP), [six])
+    assert cart == {four: "KUBE-SEP-RTCCLJPEPT224DZ3"}
+    assert web == {six: "KUBE-SEP-7QP5ZKD7XJ3J6JAA"}
+
+
+@pytest.mark.parametrize(
+    ("bit", "text"), [(14, "0x00004000"), (0, "0x00000001"), (31, "0x80000000")]
+)
+def test_the_mark_is_padded_like_upstreams(bit: int, text: str) -> None:
+    """Eight digits, always."""
+    assert ModeOptions(masquerade_bit=bit).masquerade_mark_text == text
+
+
+def test_jumps_are_spelled_as_iptables_prints_them() -> None:
+    """So that those in the kernel are recognised; checked against a real capture."""
+    tables = {
+        table.name: table for table in parse_save((GOLDEN / "empty/expected.txt").read_text())
+    }
+    for jump, _ in SCOPE.jumps:
+        assert f"-A {jump.chain} {jump.rule}" in tables[jump.table].lines(jump.chain)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(GOLDEN.glob("*/expected*.txt")), ids=lambda p: p.parent.name
+)
+def test_every_rule_in_a_shared_chain_is_recognised(path: Path) -> None:
+    """In every capture, and the sections stand in their canonical order."""
+    for table in parse_save(path.read_text()):
+        for chain in SCOPE.shared_chains.get(table.name, ()):
+            orders = [identify(table.name, chain, line) for line in table.lines(chain)]
+            assert None not in orders
+            assert orders == sorted(orders, key=lambda order: order or (0, ()))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-A KUBE-SERVICES -j RETURN",
+        '-A KUBE-SERVICES -p tcp -m comment --comment "my own rule" -j RETURN',
+        '-A KUBE-SERVICES -m comment --comment "a/b cluster IP" -j RETURN',
+    ],
+)
+def test_foreign_rules_are_not_recognised(line: str) -> None:
+    """A rule that is not one of ours makes its chain unknown."""
+    assert identify("nat", "KUBE-SERVICES", line) is None
+
+
+def test_the_protocol_tells_two_ports_of_one_name_apart() -> None:
+    """Name and port name may be the same for TCP and UDP."""
+    line = '-A KUBE-SERVICES -d 10.0.0.1/32 -p {} -m comment --comment "a/b:dns cluster IP" -j X'
+    assert identify("nat", "KUBE-SERVICES", line.format("udp")) == (0, ("a", "b", "dns", "UDP"))
+    assert identify("nat", "KUBE-SERVICES", line.format("tcp")) == (0, ("a", "b", "dns", "TCP"))
+
+
+def test_clean_up_of_nothing_is_nothing() -> None:
+    """A table without anything of ours is left alone, foreign chains included."""
+    assert cleanup_input(TableText("nat")) == ""
+    assert cleanup_input(TableText("filter", {"KUBE-FIREWALL": "-", "DOCKER": "-"})) == ""
+
+
+def test_clean_up_detaches_only_what_is_there() -> None:
+    """A jump somebody removed already is not deleted again, which would fail."""
+    jump = next(jump for jump in OWN_JUMPS if jump.chain == "POSTROUTING")
+    table = TableText(
+        "nat",
+        {"POSTROUTING": "ACCEPT", "KUBE-POSTROUTING": "-", "KUBE-SEP-AAAAAAAAAAAAAAAA": "-"},
+        {"POSTROUTING": f"-A POSTROUTING {jump.rule}\n-A POSTROUTING -j MINE\n"},
+    )
+    assert cleanup_input(table) == (
+        "*nat\n"
+        ":KUBE-POSTROUTING - [0:0]\n"
+        ":KUBE-SEP-AAAAAAAAAAAAAAAA - [0:0]\n"
+        f"-D POSTROUTING {jump.rule}\n"
+        "-X KUBE-POSTROUTING\n"
+        "-X KUBE-SEP-AAAAAAAAAAAAAAAA\n"
+        "COMMIT\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "case", ["ipv6-single", "affinity-clientip", "masquerade-all", "no-endpoints"]
+)
+def test_written_rules_equal_saved_rules(case: str) -> None:
+    """Chain by chain, what upstream wrote and what iptables-save printed are the same rules."""
+    suffix = "6" if case == "ipv6-single" else ""
+    written = parse_save((GOLDEN / case / f"restore{suffix}.txt").read_text())
+    saved = {t.name: t for t in parse_save((GOLDEN / case / f"expected{suffix}.txt").read_text())}
+    for table in written:
+        for chain in table.policies:
+            mine = list(map(canonical_rule, table.lines(chain)))
+            assert mine == list(map(canonical_rule, saved[table.name].lines(chain)))
