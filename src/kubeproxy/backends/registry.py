@@ -17,6 +17,7 @@ _MODES: dict[str, str] = {
     "ipvs": "kubeproxy.backends.ipvs.mode",
     "iptables": "kubeproxy.backends.iptables.mode",
     "nftables": "kubeproxy.backends.nftables.backend",
+    "userspace": "kubeproxy.backends.userspace.mode",
 }
 
 

@@ -59,7 +59,7 @@ class Binder:
                 return handle
         raise _rejected(f"cannot open a proxy port on {self._address} for {owner}", refusal)
 
-    def claim(self, claim: Claim, owner: ServicePortId) -> socket.socket:
+    def claim(self, claim: Claim) -> socket.socket:
         """A socket that holds a port and never receives anything. Raises Rejected.
 
         It does not listen: a connection that no rule diverts is refused at once instead of being
@@ -70,7 +70,7 @@ class Binder:
             return self._bind(address, claim.port, claim.protocol)
         except OSError as error:
             where = f"{join_host_port(address, claim.port)}/{claim.protocol.value}"
-            raise _rejected(f"Port conflict detected on port {where} for {owner}", error) from error
+            raise _rejected(f"Port conflict detected on port {where}", error) from error
 
     def close(self, handle: socket.socket) -> None:
         """Close a listening socket; its port is free again."""

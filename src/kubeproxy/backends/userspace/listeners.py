@@ -7,6 +7,7 @@ leaves nothing behind. Ours is recognisable by being ours: sockets do not outliv
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -17,7 +18,7 @@ from kubeproxy.backends.userspace.binding import Binder, port_of
 from kubeproxy.backends.userspace.messages import Balance, Close, Open, Say, Update
 from kubeproxy.backends.userspace.supervisor import Order, Supervisor
 from kubeproxy.backends.userspace.types import Claim, Learned, Listener
-from kubeproxy.errors import Drifted
+from kubeproxy.errors import Drifted, Rejected
 from kubeproxy.facts.ids import Protocol, ServicePortId
 
 LISTENERS_PER_BATCH = 128
@@ -39,19 +40,30 @@ class SocketSink:
 
     def __init__(self, binder: Binder, idle_seconds: float, hear: Callable[[Say], None]) -> None:
         self.supervisor = Supervisor(idle_seconds, hear)
+        self.refused: dict[Claim, ServicePortId] = {}
+        """Claims wanted, on ports that somebody else has."""
+        self._hear = hear
         self._binder = binder
         self._listeners: dict[Listener, _Held] = {}
         self._claim_sockets: dict[Claim, socket.socket] = {}
         self._ports: dict[Listener, int] = {}
         self._claims: dict[Claim, ServicePortId] = {}
         self._unsettled: set[Owner] = set()
+        self._closed: dict[Listener, int] = {}
         self._numbers = 0
+        # One conversation with the carrier at a time: the engine's, or that of reviving it.
+        self._turn = asyncio.Lock()
         self.learned = Learned(self._ports, self._claims)
         """Always as of now."""
 
     def take_unsettled(self) -> Collection[Owner]:
         """Owners about whom something was learned since the last call."""
         taken, self._unsettled = self._unsettled, set()
+        return taken
+
+    def take_closed(self) -> Mapping[Listener, int]:
+        """Listeners closed since the last call, and the ports they had."""
+        taken, self._closed = self._closed, {}
         return taken
 
     async def read(self) -> Mapping[Item, Value]:
@@ -79,17 +91,40 @@ class SocketSink:
             if isinstance(change.item, Listener)
         ]
         if listeners:
-            await self._apply_listeners(listeners)
+            async with self._turn:
+                await self._apply_listeners(listeners)
+
+    # --- claims ---
 
     def _apply_claim(self, claim: Claim, owner: Value | None) -> None:
+        """A port that another program has is no failure of ours: it is told and tried again, and
+        only the portal that needs it stays closed meanwhile."""
+        self.refused.pop(claim, None)
         if isinstance(owner, ServicePortId):
-            if claim not in self._claim_sockets:
-                self._claim_sockets[claim] = self._binder.claim(claim, owner)
-            self._unsettled |= {owner, self._claims.get(claim, owner)}
-            self._claims[claim] = owner
+            self._hold(claim, owner)
         elif claim in self._claim_sockets:
             self._unsettled.add(self._claims.pop(claim))
             self._claim_sockets.pop(claim).close()
+
+    def _hold(self, claim: Claim, owner: ServicePortId) -> None:
+        if claim not in self._claim_sockets:
+            try:
+                self._claim_sockets[claim] = self._binder.claim(claim)
+            except Rejected as error:
+                self.refused[claim] = owner
+                self._hear(Say(str(error), owner.label))
+                return
+        self._unsettled |= {owner, self._claims.get(claim, owner)}
+        self._claims[claim] = owner
+
+    def retry_refused(self) -> bool:
+        """Try again to claim what was refused; True if something was claimed."""
+        refused, self.refused = self.refused, {}
+        for claim, owner in refused.items():
+            self._hold(claim, owner)
+        return len(self.refused) < len(refused)
+
+    # --- listeners ---
 
     async def _apply_listeners(self, wanted: Sequence[tuple[Listener, Balance | None]]) -> None:
         bound = self._bind_all([i for i, value in wanted if value and i not in self._listeners])
@@ -99,7 +134,7 @@ class SocketSink:
             await self.supervisor.order(orders)
         except Drifted:
             # A new carrier is told everything that is open now, this batch included.
-            await self.restart()
+            await self._restart()
         finally:
             for handle in closing:
                 self._binder.close(handle)
@@ -127,7 +162,8 @@ class SocketSink:
             held = self._listeners.get(item)
             if balance is None:
                 if held is not None:
-                    del self._listeners[item], self._ports[item]
+                    del self._listeners[item]
+                    self._closed[item] = self._ports.pop(item)
                     closing.append(held.handle)
                     yield Order(Close(held.number))
             elif held is None:
@@ -143,8 +179,13 @@ class SocketSink:
         self._unsettled.add(item.owner)
         return _open_order(item, self._listeners[item])
 
-    async def restart(self) -> None:
-        """A new carrier that serves everything that is open. Raises Drifted if it fails too."""
+    async def revive(self) -> None:
+        """See to it that a carrier runs and serves everything that is open. Raises KernelError."""
+        async with self._turn:
+            if not self.supervisor.is_running:
+                await self._restart()
+
+    async def _restart(self) -> None:
         await self.supervisor.start()
         await self.supervisor.order(
             [_open_order(item, held) for item, held in self._listeners.items()]

@@ -1,0 +1,45 @@
+"""The userspace mode's entry in the registry, and whether it can run here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kubeproxy.backends.base import Mode, ModeOptions
+from kubeproxy.backends.netfilter.xtables import Xtables
+from kubeproxy.backends.userspace.backend import UserspaceBackend
+from kubeproxy.backends.userspace.cleanup import cleanup
+from kubeproxy.backends.userspace.ports import parse_port_range
+from kubeproxy.errors import ConfigError, KernelError, Unsupported
+from kubeproxy.facts.address import is_loopback
+from kubeproxy.facts.ids import Family
+
+
+async def check(families: Collection[Family], options: ModeOptions) -> None:
+    """Raise Unsupported unless every one of these families can be proxied."""
+    if is_loopback(options.bind_address):
+        raise Unsupported("cannot proxy on localhost")
+    try:
+        parse_port_range(options.userspace_port_range)
+    except ConfigError as error:
+        raise Unsupported(str(error)) from error
+    for family in families:
+        await _check_iptables(family, options)
+
+
+async def _check_iptables(family: Family, options: ModeOptions) -> None:
+    tables = Xtables(family, lock_timeout_seconds=options.xtables_lock_timeout_seconds)
+    try:
+        await tables.probe()
+    except KernelError as error:
+        raise Unsupported(f"iptables is not available on this host : {error}") from error
+    if not await tables.is_present():
+        raise Unsupported(f"iptables is not available on this host : no {family.value} nat table")
+
+
+MODE = Mode(
+    name="userspace",
+    create=UserspaceBackend,
+    check=check,
+    cleanup=cleanup,
+    leftovers_of=("iptables", "nftables", "ipvs"),
+)
