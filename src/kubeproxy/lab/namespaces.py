@@ -29,6 +29,7 @@ from kubeproxy.lab.topology import ROUTER, Topology
 
 PREFIX = "kplab-"
 _LOCKS = Path("/run/lock")
+_SYSCTLS = Path("/proc/sys")
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -92,6 +93,7 @@ class Namespaces:
             self._handles[host] = os.open(NAMED / self.name(host), os.O_RDONLY | os.O_CLOEXEC)
             with self.inside(host):
                 _write_sysctls(wiring.sysctls(host, topology))
+                _write_sysctls(_existing(wiring.BRIDGE_SYSCTLS))
         self.ip(ROUTER, wiring.link_commands(topology, self.name))
         for node in topology.nodes:
             self.ip(node.name, wiring.node_link_commands(node, self.name))
@@ -203,4 +205,8 @@ def _ip_batch(options: Sequence[str], lines: Sequence[str]) -> None:
 def _write_sysctls(values: Mapping[str, str]) -> None:
     """Settings of the namespace this thread is in; /proc/sys/net shows whoever looks his own."""
     for path, value in values.items():
-        (Path("/proc/sys") / path).write_text(value)
+        (_SYSCTLS / path).write_text(value)
+
+
+def _existing(values: Mapping[str, str]) -> Mapping[str, str]:
+    return {path: value for path, value in values.items() if (_SYSCTLS / path).exists()}

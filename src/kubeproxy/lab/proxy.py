@@ -2,20 +2,20 @@
 
 Every node runs the real program as a process of its own in the node's namespace, fed by one
 directory of manifests that all of them watch. `settle` waits until each has synced after a moment,
-as its own metrics tell. Nothing global on the machine is changed: the connection tracking table's
-size and the process' OOM score are left alone.
+as its own health port tells. Nothing global on the machine is changed: the size of the connection
+tracking table and the process' OOM score are left alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import signal
 import socket
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -26,19 +26,15 @@ from kubeproxy.lab.namespaces import Namespaces
 from kubeproxy.lab.sockets import bound_socket
 from kubeproxy.lab.topology import POD_CIDR
 
-METRICS_PORT = 10249
+HEALTH_PORT = 10256
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
 SETTLE_SECONDS = 10.0
 _POLL_SECONDS = 0.01
-_LAST_SYNC = re.compile(
-    r'^kubeproxy_sync_proxy_rules_last_timestamp_seconds\{ip_family="(\w+)"\} (\S+)$', re.MULTILINE
-)
-
 _BASE_FLAGS: Mapping[str, str] = {
     "cluster-cidr": ",".join(POD_CIDR[family] for family in Family),
     "iptables-min-sync-period": "0s",
-    "metrics-bind-address": f"127.0.0.1:{METRICS_PORT}",
+    "healthz-bind-address": f"127.0.0.1:{HEALTH_PORT}",
     "conntrack-max-per-core": "0",
     "oom-score-adj": "0",
     "v": "2",
@@ -81,7 +77,7 @@ class Proxies:
         draft.rename(path)
 
     async def start(self, mode: str, flags: Mapping[str, str]) -> None:
-        """Start a proxy on every node and wait for the first sync."""
+        """Start a proxy on every node and wait for the first sync; an empty flag is left out."""
         self.mode, self.flags = mode, flags
         began = time.time()
         for node in self.nodes:
@@ -134,10 +130,10 @@ class Proxies:
         """When this node's proxy last synced each family; nothing while it cannot be asked."""
         try:
             async with asyncio.timeout(1):
-                text = await self.get(node, "127.0.0.1", METRICS_PORT, "/metrics")
+                text = await self.get(node, "127.0.0.1", HEALTH_PORT, "/healthz")
         except OSError:
             return {}
-        return {Family(name): float(value) for name, value in _LAST_SYNC.findall(text)}
+        return parse_last_syncs(text)
 
     async def get(self, node: str, address: str, port: int, path: str) -> str:
         """The answer to an HTTP request made on a node, headers and all."""
@@ -165,7 +161,8 @@ class Proxies:
             "manifests": str(self.manifests),
             **self.flags,
         }
-        return await self._run(node, [f"--{name}={value}" for name, value in flags.items()])
+        given = [f"--{name}={value}" for name, value in flags.items() if value]
+        return await self._run(node, given)
 
     async def _run(self, node: str, arguments: Sequence[str]) -> asyncio.subprocess.Process:
         program = [sys.executable, "-m", "kubeproxy", *arguments]
@@ -183,6 +180,24 @@ class Proxies:
     def _failure(self, node: str, what: str) -> ProxyFailed:
         tail = "\n".join(self.log(node).splitlines()[-15:])
         return ProxyFailed(f"kube-proxy on {node} {what}; it last said:\n{tail}")
+
+
+class _FamilyHealth(msgspec.Struct, rename="camel"):
+    last_updated: datetime
+
+
+class _Health(msgspec.Struct):
+    status: dict[str, _FamilyHealth] = {}
+
+
+def parse_last_syncs(answer: str) -> Mapping[Family, float]:
+    """When each family last synced, from an answer of the health port."""
+    _, _, body = answer.partition("\r\n\r\n")
+    try:
+        health = msgspec.json.decode(body, type=_Health)
+    except msgspec.DecodeError:
+        return {}
+    return {Family(name): each.last_updated.timestamp() for name, each in health.status.items()}
 
 
 async def _http_get(sock: socket.socket, address: str, port: int, path: str) -> str:

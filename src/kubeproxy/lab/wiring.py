@@ -40,11 +40,21 @@ SYSCTLS: Mapping[str, str] = {
     # Packets go in and out of one bridge by design; redirects would teach pods a short cut.
     "net/ipv4/conf/all/send_redirects": "0",
     "net/ipv4/conf/default/send_redirects": "0",
+    "net/ipv6/conf/all/accept_redirects": "0",
+    "net/ipv6/conf/default/accept_redirects": "0",
     "net/ipv4/conf/all/rp_filter": "0",
     "net/ipv4/conf/default/rp_filter": "0",
     # Many probes come from one address; the kernel's rate limit would turn a reject into silence.
     "net/ipv4/icmp_ratelimit": "0",
     "net/ipv6/icmp/ratelimit": "0",
+}
+
+BRIDGE_SYSCTLS: Mapping[str, str] = {
+    # Where the kernel has br_netfilter, a bridge would translate packets by itself and hand them
+    # to the next port without routing them; these settings exist only there.
+    "net/bridge/bridge-nf-call-iptables": "0",
+    "net/bridge/bridge-nf-call-ip6tables": "0",
+    "net/bridge/bridge-nf-call-arptables": "0",
 }
 
 
