@@ -27,7 +27,7 @@ from kubeproxy.facts.node import NodeFacts
 from kubeproxy.pipeline import Pipeline, Recomputed
 from kubeproxy.plan.conntrack import Change as PlanChange
 from kubeproxy.plan.conntrack import StaleRules
-from kubeproxy.report import Failure, MeasuredValue, RoundReport
+from kubeproxy.report import Failure, RoundReport
 
 FULL_SYNC_SECONDS = 3600.0
 """How long the ledger is trusted before the kernel is read again."""
@@ -270,9 +270,7 @@ class Engine:
     # --- after applying ---
 
     async def _report(self, report: RoundReport) -> RoundReport:
-        measures = tuple(
-            MeasuredValue(m.metric, m.labels, m.value) for m in self.backend.measures()
-        )
+        measures = tuple(self.backend.measures())
         if not report.is_success:
             return replace(report, measures=measures)
         latencies = tuple(report.finished_at - moment for moment in self._trigger_times)

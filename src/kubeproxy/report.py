@@ -14,7 +14,7 @@ class Failure(Struct, frozen=True):
     message: str
 
 
-class MeasuredValue(Struct, frozen=True):
+class Measure(Struct, frozen=True):
     """A figure of the mode: metric name after the prefix, labels without the family."""
 
     metric: str
@@ -47,7 +47,7 @@ class RoundReport(Struct, frozen=True):
     no_local_external: int = 0
     conntrack_seconds: float | None = None
     conntrack_deleted: int = 0
-    measures: tuple[MeasuredValue, ...] = ()
+    measures: tuple[Measure, ...] = ()
 
     @property
     def is_success(self) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kubeproxy.facts.ids import Family
-from kubeproxy.report import Failure, MeasuredValue, RoundReport
+from kubeproxy.report import Failure, Measure, RoundReport
 from kubeproxy.status.metrics import Metrics
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -18,10 +18,10 @@ def lines(metrics: Metrics, prefix: str = "kubeproxy_") -> list[str]:
     return [x for x in metrics.scrape()[1].decode().splitlines() if x.startswith(prefix)]
 
 
-def rules(total: tuple[int, int], last: tuple[int, int]) -> tuple[MeasuredValue, ...]:
+def rules(total: tuple[int, int], last: tuple[int, int]) -> tuple[Measure, ...]:
     """Rule counts of the filter and nat tables."""
     return tuple(
-        MeasuredValue(f"sync_proxy_rules_iptables_{name}", (("table", table),), count)
+        Measure(f"sync_proxy_rules_iptables_{name}", (("table", table),), count)
         for name, counts in (("total", total), ("last", last))
         for table, count in zip(("filter", "nat"), counts, strict=True)
     )
@@ -159,8 +159,8 @@ def test_drift_and_rejected_objects_are_counted() -> None:
 def test_a_measure_is_recorded_by_the_kind_of_its_metric() -> None:
     """A counter adds up, a gauge is replaced, a metric of another mode is ignored."""
     metrics = Metrics("nftables")
-    failed = MeasuredValue("sync_proxy_rules_nftables_cleanup_failures_total", (), 2)
-    foreign = MeasuredValue("sync_proxy_rules_iptables_total", (("table", "nat"),), 9)
+    failed = Measure("sync_proxy_rules_nftables_cleanup_failures_total", (), 2)
+    foreign = Measure("sync_proxy_rules_iptables_total", (("table", "nat"),), 9)
     for _ in range(2):
         metrics.observe_round(RoundReport(V4, True, 1.0, 0.1, measures=(failed, foreign)))
     found = lines(metrics)

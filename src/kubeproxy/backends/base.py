@@ -22,6 +22,7 @@ from kubeproxy.facts.node import NodeFacts
 from kubeproxy.plan.conntrack import Change as PlanChange
 from kubeproxy.plan.conntrack import StaleRules, stale_rules
 from kubeproxy.plan.types import ServicePlan
+from kubeproxy.report import Measure as Measure
 
 Item: TypeAlias = Hashable
 """A thing in the kernel that is ours: its type says which sink it belongs to."""
@@ -99,14 +100,6 @@ class ModeOptions(Struct, frozen=True):
     @property
     def masquerade_mark_text(self) -> str:
         return f"0x{self.masquerade_mark:08x}"
-
-
-class Measure(Struct, frozen=True, gc=False):
-    """A figure a mode publishes after a round: metric name (after the prefix) and labels."""
-
-    metric: str
-    labels: tuple[tuple[str, str], ...]
-    value: float
 
 
 DriftListener: TypeAlias = Callable[[str], None]
