@@ -1,0 +1,199 @@
+"""What was measured, as values: single measurements, and records that compare two programs.
+
+A record's ratio says how many times better we are than upstream, whatever the unit: for times,
+memory and CPU it is upstream over ours, for rates it is ours over upstream. A measurement that was
+cut off at a limit says "more than". Pure but for reading and writing the results file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+OURS = "ours"
+UPSTREAM = "upstream"
+DIRECT = "direct"
+
+_RATES = frozenset({"connections/s", "Gbit/s", "changes/s"})
+
+
+class Size(msgspec.Struct, frozen=True, order=True, gc=False):
+    """How many services, with how many endpoints each."""
+
+    services: int
+    endpoints: int = 10
+
+    def __str__(self) -> str:
+        return f"{self.services} × {self.endpoints}"
+
+
+def parse_size(text: str) -> Size:
+    """`5000` or `5000x50`; k is a thousand."""
+    services, _, endpoints = text.lower().replace("×", "x").replace(" ", "").partition("x")
+    try:
+        return Size(_number(services), _number(endpoints or "10"))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a size such as 1000, 5k or 5kx50") from None
+
+
+def _number(text: str) -> int:
+    return int(text[:-1]) * 1000 if text.endswith("k") else int(text)
+
+
+class Measurement(msgspec.Struct, frozen=True, gc=False):
+    """One value, of one program, in one round."""
+
+    mode: str
+    name: str
+    size: Size
+    program: str
+    value: float
+    unit: str
+    is_limit: bool = False
+    """It took more than this: the measurement was cut off."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """All rounds of one measure, both programs: medians, spread, and how they compare."""
+
+    name: str
+    mode: str
+    size: str
+    ours: float | None
+    upstream: float | None
+    unit: str
+    ratio: float | None
+    rounds: int
+    ours_spread: tuple[float, float] | None = None
+    upstream_spread: tuple[float, float] | None = None
+    direct: float | None = None
+    """The same without any proxy, where that makes sense."""
+    more_than: tuple[str, ...] = ()
+    """Programs whose value is a limit at which they were cut off."""
+
+
+class Growth(msgspec.Struct, frozen=True, gc=False):
+    """Exponents of value ~ services ** exponent; flat is 0, linear 1, quadratic 2."""
+
+    mode: str
+    name: str
+    ours: float | None
+    upstream: float | None
+
+
+class Results(msgspec.Struct, frozen=True):
+    """Everything a run found, and where."""
+
+    started_at: str
+    machine: Mapping[str, str]
+    options: Mapping[str, str]
+    records: tuple[Record, ...] = ()
+    growth: tuple[Growth, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def is_rate(unit: str) -> bool:
+    """More is better?"""
+    return unit in _RATES
+
+
+def summarise(measurements: Iterable[Measurement]) -> tuple[Record, ...]:
+    """One record per mode, name and size, in order of first appearance."""
+    grouped: dict[tuple[str, str, Size, str], list[Measurement]] = {}
+    for found in measurements:
+        grouped.setdefault((found.mode, found.name, found.size, found.unit), []).append(found)
+    return tuple(_record(key, found) for key, found in grouped.items())
+
+
+def _record(key: tuple[str, str, Size, str], found: Sequence[Measurement]) -> Record:
+    mode, name, size, unit = key
+    ours, upstream, direct = (
+        [m for m in found if m.program == program] for program in (OURS, UPSTREAM, DIRECT)
+    )
+    cut = tuple(p for p, values in ((OURS, ours), (UPSTREAM, upstream)) if _is_cut(values))
+    return Record(
+        name=name,
+        mode=mode,
+        size=str(size),
+        ours=_median(ours),
+        upstream=_median(upstream),
+        unit=unit,
+        ratio=ratio(_median(ours), _median(upstream), unit),
+        rounds=max(len(ours), len(upstream)),
+        ours_spread=_spread(ours),
+        upstream_spread=_spread(upstream),
+        direct=_median(direct),
+        more_than=cut,
+    )
+
+
+def _is_cut(found: Sequence[Measurement]) -> bool:
+    """Is the median itself a limit?"""
+    return sum(m.is_limit for m in found) * 2 > len(found)
+
+
+def _median(found: Sequence[Measurement]) -> float | None:
+    return median(m.value for m in found) if found else None
+
+
+def _spread(found: Sequence[Measurement]) -> tuple[float, float] | None:
+    values = [m.value for m in found]
+    return (min(values), max(values)) if values else None
+
+
+def ratio(ours: float | None, upstream: float | None, unit: str) -> float | None:
+    """How many times better ours is; None where that cannot be said."""
+    if ours is None or upstream is None or ours <= 0 or upstream <= 0:
+        return None
+    return ours / upstream if is_rate(unit) else upstream / ours
+
+
+def fit_exponent(points: Sequence[tuple[float, float]]) -> float | None:
+    """Least squares through (size, value) on logarithmic axes; needs two sizes, all positive."""
+    logs = [(math.log(x), math.log(y)) for x, y in points if x > 0 and y > 0]
+    if len({x for x, _ in logs}) < 2:
+        return None
+    mean_x = sum(x for x, _ in logs) / len(logs)
+    mean_y = sum(y for _, y in logs) / len(logs)
+    spread = sum((x - mean_x) ** 2 for x, _ in logs)
+    return sum((x - mean_x) * (y - mean_y) for x, y in logs) / spread
+
+
+def growth(records: Iterable[Record]) -> tuple[Growth, ...]:
+    """Fitted over sizes with ten endpoints, without values that were cut off."""
+    grouped: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        if parse_size(record.size).endpoints == 10:
+            grouped.setdefault((record.mode, record.name), []).append(record)
+    found = (
+        Growth(
+            mode,
+            name,
+            fit_exponent(_points(group, OURS, lambda r: r.ours)),
+            fit_exponent(_points(group, UPSTREAM, lambda r: r.upstream)),
+        )
+        for (mode, name), group in grouped.items()
+    )
+    return tuple(g for g in found if g.ours is not None or g.upstream is not None)
+
+
+def _points(
+    records: Sequence[Record], program: str, value: Callable[[Record], float | None]
+) -> list[tuple[float, float]]:
+    return [
+        (parse_size(record.size).services, found)
+        for record in records
+        if program not in record.more_than and (found := value(record)) is not None
+    ]
+
+
+def write_results(path: Path, results: Results) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
+
+
+def read_results(path: Path) -> Results:
+    return msgspec.json.decode(path.read_bytes(), type=Results)
