@@ -17,6 +17,8 @@ PRELOAD = (
     "kubeproxy.kernel.interfaces",
     "kubeproxy.kernel.ipset",
     "kubeproxy.kernel.ipvs",
+    "kubeproxy.testing.ipvs_golden",
+    "kubeproxy.testing.pod_server",
 )
 """What nearly every call into the user-mode kernel imports."""
 

@@ -181,12 +181,17 @@ def _modprobe_script(folder: Path) -> str:
 
 
 def _init_script(folder: Path, preload: Sequence[str]) -> str:
+    path = os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
     return f"""#!/bin/sh
-export PATH={os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")}
+export PATH=/run/bin:{path}
 export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={_SOURCES} TMPDIR=/run HOME=/run
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t tmpfs run /run
+mkdir /run/bin
+for tool in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
+  ln -s "$(command -v xtables-legacy-multi)" /run/bin/$tool  # nf_tables does not work in here
+done
 mount -t devtmpfs dev /dev 2>/dev/null
 echo {folder}/modprobe > /proc/sys/kernel/modprobe
 ip link set lo up

@@ -132,7 +132,7 @@ def format_name(name: str) -> bytes:
 
 
 def _set_family(head: SetHead) -> int:
-    if head.type is SetType.PORT:
+    if head.type == SetType.PORT:
         return socket.AF_UNSPEC
     return socket.AF_INET6 if head.is_ipv6 else socket.AF_INET
 
@@ -152,7 +152,7 @@ def parse_revision(body: bytes) -> int:
 
 
 def format_create(name: str, head: SetHead, revision: int) -> bytes:
-    if head.type is SetType.PORT:
+    if head.type == SetType.PORT:
         data = codec.attr_be16(_DATA_PORT | _BE, 0) + codec.attr_be16(
             _DATA_PORT_TO | _BE, _LAST_PORT
         )
