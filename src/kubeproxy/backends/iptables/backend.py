@@ -32,11 +32,6 @@ from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.plan.types import ServicePlan
 
-_COUNTER_METRICS = (
-    (names.INVALID_COUNTER, "iptables_ct_state_invalid_dropped_packets_total"),
-    (names.LOCALHOST_COUNTER, "iptables_localhost_nodeports_accepted_packets_total"),
-)
-
 
 class IptablesBackend(Backend):
     """Upstream's rules for one family."""
@@ -84,7 +79,7 @@ class IptablesBackend(Backend):
         await monitor.run(drifted)
 
     def measures(self) -> Sequence[Measure]:
-        return (*self._rule_measures(), *self._failure_measures(), *self._counter_measures())
+        return (*self._rule_measures(), *self._failure_measures())
 
     def _rule_measures(self) -> list[Measure]:
         found = []
@@ -102,11 +97,10 @@ class IptablesBackend(Backend):
         metric = "sync_proxy_rules_iptables_restore_failures_total"
         return [Measure(metric, (), failures)] if failures else []
 
-    def _counter_measures(self) -> list[Measure]:
+    def packet_count(self, name: str) -> int | None:
         features = self._settings.features
-        has = (features.has_invalid_counter, features.has_localhost_counter)
-        return [
-            Measure(metric, (), packets)
-            for (counter, metric), exists in zip(_COUNTER_METRICS, has, strict=True)
-            if exists and (packets := packets_of(counter)) is not None
-        ]
+        exists = {
+            names.INVALID_COUNTER: features.has_invalid_counter,
+            names.LOCALHOST_COUNTER: features.has_localhost_counter,
+        }
+        return packets_of(name) if exists.get(name) else None
