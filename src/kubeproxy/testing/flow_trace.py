@@ -66,13 +66,16 @@ class Traits(msgspec.Struct, frozen=True):
     rejects_unserved_ports: bool = False
     drops_unallocated: bool = False
     filters_sources_first: bool = False
+    refuses_on_all_addresses: bool = False
+    """A node port nobody serves is refused on every address of the node, not only where node
+    ports are served."""
 
 
 TRAITS: Mapping[str, Traits] = {
     "nftables": Traits(
         rejects_unserved_ports=True, drops_unallocated=True, filters_sources_first=True
     ),
-    "iptables": Traits(serves_localhost=True),
+    "iptables": Traits(serves_localhost=True, refuses_on_all_addresses=True),
 }
 
 
@@ -113,7 +116,11 @@ class PlanTracer:
         if (frontend.port, plan.id.protocol) != (arrival.port, arrival.protocol):
             return False
         if frontend.kind is FrontendKind.NODE_PORT:
-            return self._serves_node_ports(arrival.destination)
+            return self._serves_node_ports(arrival.destination) or (
+                self._traits.refuses_on_all_addresses
+                and frontend.verdict is not Verdict.FORWARD
+                and arrival.destination in self._node.addresses
+            )
         return frontend.address == arrival.destination
 
     def _serves_node_ports(self, address: str) -> bool:

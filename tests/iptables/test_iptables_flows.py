@@ -1,0 +1,85 @@
+"""Every flow of the corpus holds for what this mode renders, traced through its own rules."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from kubeproxy.backends.base import ModeOptions
+from kubeproxy.backends.iptables.names import endpoint_chains
+from kubeproxy.backends.netfilter.text import TableText, parse_save
+from kubeproxy.facts.ids import Family, Protocol, ServicePortId
+from kubeproxy.lab.topology import Topology, parse_topology
+from kubeproxy.testing.builders import endpoint, node, plan, service
+from kubeproxy.testing.flow import Flow, load_flow
+from kubeproxy.testing.flow_objects import World
+from kubeproxy.testing.flow_run import families_of, run_traced
+from kubeproxy.testing.flow_trace import Arrival, Ruling
+from kubeproxy.testing.iptables_tracer import RuleTracer, trace_plans
+
+_FLOWS = Path(__file__).parents[1] / "flows"
+_GOLDEN = Path(__file__).parents[1] / "golden" / "iptables"
+CORPUS = [load_flow(path) for path in sorted((_FLOWS / "corpus").glob("*.yaml"))]
+RUNS = [
+    pytest.param(flow, variant, id=f"{flow.name}-{variant}")
+    for flow in CORPUS
+    for variant in flow.variants
+    if flow.runs_in("iptables")
+]
+
+
+@pytest.fixture(scope="module")
+def topology() -> Topology:
+    return parse_topology((_FLOWS / "topology.yaml").read_text())
+
+
+@pytest.mark.parametrize(("flow", "variant"), RUNS)
+def test_flow_holds_for_the_rendered_rules(flow: Flow, variant: str, topology: Topology) -> None:
+    world = World(topology, block=CORPUS.index(flow), families=families_of(variant))
+    localhost = flow.proxy.get("iptables-localhost-nodeports") != "false"
+    make_tracer = partial(trace_plans, options=ModeOptions(localhost_node_ports=localhost))
+    assert run_traced(flow, world, make_tracer, mode="iptables") == []
+
+
+def arrival(destination: str, port: int, source: str = "203.0.113.9") -> Arrival:
+    return Arrival(Family.IPV4, Protocol.TCP, source, destination, port, interface="eth0")
+
+
+def test_endpoints_are_chosen_evenly() -> None:
+    """The probabilities of a chain give every endpoint the same share."""
+    endpoints = [endpoint(f"10.244.1.{number}") for number in range(1, 8)]
+    tracer = trace_plans([plan(service(), endpoints)], node())
+    spread = tracer.spread(arrival("10.96.0.10", 80))
+    assert len(spread) == 7
+    assert all(abs(float(share) - 1 / 7) < 1e-9 for share in spread.values())
+
+
+def test_affinity_sends_a_known_client_back() -> None:
+    """A client on an endpoint's list goes there, whatever the lots say."""
+    endpoints = [endpoint(f"10.244.1.{number}") for number in range(1, 4)]
+    tracer = trace_plans([plan(service(affinity_seconds=60), endpoints)], node())
+    port = ServicePortId("default", "web", "http", Protocol.TCP)
+    chain = endpoint_chains(port, ["10.244.1.2:8080"])["10.244.1.2:8080"]
+    outcomes = tracer.outcomes(arrival("10.96.0.10", 80), frozenset({chain}))
+    assert {outcome.state.destination for outcome in outcomes} == {"10.244.1.2"}
+
+
+def test_a_capture_of_upstream_can_be_traced() -> None:
+    """The tracer reads iptables-save too: upstream's rules forward where ours do."""
+    saved = (_GOLDEN / "nodeport-local-no-local" / "expected.txt").read_text()
+    tables = {table.name: table for table in parse_save(saved)}
+    tracer = RuleTracer(tables, ["192.0.2.10", "127.0.0.1"])
+    from_outside = tracer.trace(arrival("192.0.2.10", 30180))
+    from_pod = tracer.trace(arrival("192.0.2.10", 30180, source="10.244.1.77"))
+    assert from_outside.ruling is Ruling.DROP
+    assert from_pod.endpoints == {("10.244.2.32", 8080), ("10.244.3.32", 8080)}
+    assert not from_pod.masqueraded
+
+
+def test_an_unknown_match_is_an_error() -> None:
+    """Better no answer than a wrong one."""
+    table = TableText("nat", {"OUTPUT": "ACCEPT"}, {"OUTPUT": "-A OUTPUT -m owner --uid-owner 0\n"})
+    with pytest.raises(ValueError, match="unknown match '--uid-owner'"):
+        RuleTracer({"nat": table}, [])

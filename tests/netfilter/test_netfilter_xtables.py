@@ -1,0 +1,137 @@
+"""Running the iptables programs: options by version, refusals, and the lock."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubeproxy.backends.netfilter.refusal import RestoreRefused
+from kubeproxy.backends.netfilter.xtables import Xtables
+from kubeproxy.errors import Busy, KernelError, ToolMissing
+from kubeproxy.facts.ids import Family
+from kubeproxy.kernel.xtables_lock import LOCK_FILE
+from kubeproxy.testing.scratch import scratch_namespace
+
+EMPTY = "*nat\nCOMMIT\n"
+
+
+class Programs:
+    """Programs of our own making, first in PATH, that note how they were called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "calls"
+
+    def install(self, name: str, script: str) -> None:
+        path = self.folder / name
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >> {self.log}\n{script}\n')
+        path.chmod(0o755)
+
+    def calls(self) -> list[str]:
+        return [line for line in self.log.read_text().splitlines() if "--version" not in line]
+
+
+@pytest.fixture
+def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return Programs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("version", "restore_version", "command", "restore"),
+    [
+        ("v1.8.9 (nf_tables)", "v1.8.9", "iptables -w 5 -S", "iptables-restore -w 5 --noflush"),
+        ("v1.6.1", "v1.6.1", "iptables -w 5 -S", "iptables-restore -w --noflush"),
+        ("v1.4.20", "", "iptables -w -S", "iptables-restore --noflush"),
+    ],
+)
+async def test_options_follow_the_version(
+    fakes: Programs, version: str, restore_version: str, command: str, restore: str
+) -> None:
+    """Each program is only given the wait option it knows."""
+    fakes.install("iptables", f'[ "$1" = --version ] && echo "iptables {version}"; exit 0')
+    fakes.install("iptables-restore", f'[ "$1" = --version ] && echo "{restore_version}"; exit 0')
+    tables = Xtables(Family.IPV4)
+    assert await tables.has_chain("nat", "X")
+    await tables.restore(EMPTY)
+    called, restored = fakes.calls()
+    assert called.startswith(command)
+    assert restored == f"{restore} --counters"
+
+
+async def test_a_restore_without_wait_option_runs_under_our_lock(
+    fakes: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old iptables-restore takes no lock itself, so it is held around the call."""
+    fakes.install("iptables", 'echo "iptables v1.4.19"')
+    fakes.install("iptables-restore", f"cat /proc/locks > {fakes.folder}/locks; exit 0")
+    await Xtables(Family.IPV4).restore(EMPTY)
+    inode = LOCK_FILE.stat().st_ino
+    assert f":{inode} " in (fakes.folder / "locks").read_text()
+
+
+async def test_a_refusal_carries_line_and_words(fakes: Programs) -> None:
+    """What the tool said and the line it named are in the error."""
+    fakes.install("iptables", 'echo "iptables v1.8.9 (nf_tables)"')
+    fakes.install("iptables-restore", 'echo "x: line 7 failed: No luck." >&2; exit 1')
+    with pytest.raises(RestoreRefused, match="status 1: x: line 7 failed: No luck") as caught:
+        await Xtables(Family.IPV4).restore(EMPTY)
+    assert caught.value.line == 7
+
+
+async def test_a_failing_save_is_not_an_empty_table(fakes: Programs) -> None:
+    """An error must never look like "nothing is there"."""
+    fakes.install("iptables", 'echo "iptables v1.8.9 (nf_tables)"')
+    fakes.install("iptables-save", "echo broken >&2; exit 3")
+    with pytest.raises(KernelError, match="iptables-save ended with status 3: broken"):
+        await Xtables(Family.IPV4).save("nat")
+
+
+async def test_missing_programs_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package to install is part of the message; the family counts as absent."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolMissing, match='install the package "iptables"'):
+        await Xtables(Family.IPV4).save("nat")
+    assert not await Xtables(Family.IPV6).is_present()
+
+
+@pytest.fixture
+def held_xtables_lock() -> Iterator[None]:
+    """The real lock, held by this very process."""
+    handle = os.open(LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.kernel
+async def test_a_lock_that_cannot_be_had_names_the_holder(held_xtables_lock: None) -> None:
+    """iptables-legacy gives up after its wait; the message says who has the lock."""
+    with scratch_namespace():
+        tables = Xtables(Family.IPV4, variant="legacy", lock_timeout_seconds=1.0)
+        with pytest.raises(Busy, match=f"waited 1 s .* held by pid {os.getpid()} \\("):
+            await tables.restore(EMPTY)
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+async def test_calls_of_one_family_do_not_overlap(variant: str) -> None:
+    """Concurrent callers take turns and all succeed."""
+    with scratch_namespace():
+        tables = Xtables(Family.IPV4, variant=variant)
+        chains = [f"KUBE-{number}" for number in range(8)]
+        await asyncio.gather(*(tables.ensure_chain("nat", chain) for chain in chains))
+        saved = await tables.save("nat")
+        assert all(f":{chain} - " in saved for chain in chains)
+        await tables.ensure_chain("nat", "KUBE-0")
+        await tables.delete_rule("nat", "OUTPUT", ("-j", "KUBE-0"))
+        await tables.delete_chain("nat", "KUBE-0")
+        await tables.delete_chain("nat", "KUBE-0")
+        assert not await tables.has_chain("nat", "KUBE-0")
