@@ -53,6 +53,19 @@ PLAIN_JUMPS: dict[str, str] = {
     "nat-postrouting": "masquerading",
 }
 
+SCAFFOLD_CHAINS = frozenset(
+    (
+        "masquerading",
+        "cluster-ips-check",
+        names.REJECT_CHAIN,
+        "service-endpoints-check",
+        "nodeport-endpoints-check",
+        "firewall-check",
+        "services",
+    )
+)
+"""The regular chains that always exist."""
+
 _MAP = 0x8
 _VERDICT_TYPE = 0xFFFFFF00
 _PROTOCOL_TYPE, _SERVICE_TYPE, _MARK_TYPE = 12, 13, 19

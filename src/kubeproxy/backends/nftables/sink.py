@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kubeproxy.backends.base import Batch, Change, Item, Value
 from kubeproxy.backends.nftables import blame, codec, names
@@ -46,15 +46,18 @@ class TableSink:
     name = "nftables"
     item_types: tuple[type, ...] = (TableItem, SetItem, ChainItem, ElementItem, PoolItem)
 
-    def __init__(self, layout: FamilyLayout) -> None:
+    def __init__(
+        self, layout: FamilyLayout, open_socket: Callable[[int], nft.NftHandle] = nft.NftSocket
+    ) -> None:
         self._layout = layout
-        self._socket: nft.NftSocket | None = None
+        self._open_socket = open_socket
+        self._socket: nft.NftHandle | None = None
 
     @property
-    def socket(self) -> nft.NftSocket:
+    def socket(self) -> nft.NftHandle:
         """Opened on first use, in the namespace current then."""
         if self._socket is None:
-            self._socket = nft.NftSocket(self._layout.number)
+            self._socket = self._open_socket(self._layout.number)
         return self._socket
 
     def close(self) -> None:
@@ -96,7 +99,7 @@ class TableSink:
         return any(table.name == names.TABLE_NAME for table in self.socket.tables())
 
 
-def read_table(handle: nft.NftSocket, layout: FamilyLayout) -> dict[Item, Value]:
+def read_table(handle: nft.NftHandle, layout: FamilyLayout) -> dict[Item, Value]:
     """The table as items; empty if there is none."""
     if not any(table.name == names.TABLE_NAME for table in handle.tables()):
         return {}
@@ -127,7 +130,7 @@ def is_adoptable(layout: FamilyLayout, sets: Mapping[str, SetSpec]) -> bool:
     return True
 
 
-def _read_chains(handle: nft.NftSocket) -> dict[Item, Value]:
+def _read_chains(handle: nft.NftHandle) -> dict[Item, Value]:
     rules: dict[str, list[Rule]] = {}
     for found in handle.rules(names.TABLE_NAME):
         rules.setdefault(found.chain, []).append(codec.decode_rule(found))
@@ -142,7 +145,7 @@ def _hook(found: nft.Hook | None) -> Hook | None:
 
 
 def _read_elements(
-    handle: nft.NftSocket, layout: FamilyLayout, present: Iterable[str]
+    handle: nft.NftHandle, layout: FamilyLayout, present: Iterable[str]
 ) -> dict[Item, Value]:
     """Elements of the sets we know; those of affinity sets belong to the packets."""
     items: dict[Item, Value] = {}
@@ -162,7 +165,7 @@ def _verdict(found: nft.Verdict | None) -> Verdict | None:
 
 
 def _read_pools(
-    handle: nft.NftSocket, name: str, template: nft.ElementTemplate
+    handle: nft.NftHandle, name: str, template: nft.ElementTemplate
 ) -> dict[Item, Value]:
     pools: dict[bytes, dict[int, bytes]] = {}
     strays: dict[Item, Value] = {}
@@ -177,7 +180,7 @@ def _read_pools(
 
 
 def _pool_elements(
-    handle: nft.NftSocket, name: str, template: nft.ElementTemplate
+    handle: nft.NftHandle, name: str, template: nft.ElementTemplate
 ) -> Iterable[tuple[bytes, bytes]]:
     for listed in handle.element_lists(names.TABLE_NAME, name):
         quickly = template.parse(listed)

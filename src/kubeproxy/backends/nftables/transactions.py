@@ -1,13 +1,17 @@
 """Changes become bounded transactions, in an order that no packet can notice. Pure.
 
-    1  shared structure    table, sets, class chains, scaffold: nothing points there yet
-    2  owners' structure   sets and chains of single services (affinity, source ranges)
-    3  elements            dispatch, pools and the rest: all of one frontend in one transaction
-    4  removals            chains and sets that step 3 has let go, those that point elsewhere first
+    1  foundations       table, sets, class chains: nothing points there yet
+    2  early elements    members of sets that rules only test (hairpin, node port addresses)
+    3  scaffold          the chains every packet passes
+    4  services          dispatch, pools, and the chains of single services (affinity, source
+                         ranges): all of one Service in one transaction
+    5  late elements     what step 2 would add, removed
+    6  removals          chains and sets that are let go, those that point elsewhere first
 
-Every transaction is atomic. Step 3 never splits what belongs to one key, so a frontend moves from
-one class to another together with its endpoints; steps 1 and 2 only build what nobody uses yet,
-or replace a chain as a whole.
+Every transaction is atomic. Step 4 never splits a Service, so a frontend moves from one class to
+another together with its endpoints, and all ports of a new cluster IP appear together. The other
+steps only add what is not used yet, replace a chain as a whole, or remove what is not used any
+more.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from kubeproxy.backends.base import Batch, Change
 from kubeproxy.backends.nftables import codec, names
 from kubeproxy.backends.nftables.names import FamilyLayout
-from kubeproxy.backends.nftables.scaffold import BASE_CHAINS
+from kubeproxy.backends.nftables.scaffold import BASE_CHAINS, SCAFFOLD_CHAINS
 from kubeproxy.backends.nftables.types import (
     Chain,
     ChainItem,
@@ -33,43 +37,53 @@ from kubeproxy.backends.nftables.types import (
 from kubeproxy.kernel.netlink import nft
 
 TRANSACTION_BYTES = 400_000
-"""Aimed at; one frontend is never split. The kernel holds its lock for some 20 ms at this size."""
+"""Aimed at; one Service is never split. The kernel holds its lock for some 20 ms at this size."""
 
 
 def compile_transactions(
     layout: FamilyLayout, changes: Sequence[Change], *, limit: int = TRANSACTION_BYTES
 ) -> Iterator[Batch]:
     """All changes as transactions, to be carried out in order."""
-    sorter = _Sorter(changes)
-    yield from _structure(layout, sorter.shared, limit)
-    yield from _structure(layout, sorter.owned, limit)
-    yield from _elements(layout, sorter.elements, limit)
-    yield from _removals(layout, sorter.removed, limit)
+    steps = _Steps(changes)
+    yield from _structure(layout, steps.foundations, limit)
+    yield from _units(layout, steps.early, limit)
+    yield from _structure(layout, steps.scaffold, limit)
+    yield from _units(layout, steps.services, limit)
+    yield from _units(layout, steps.late, limit)
+    yield from _removals(layout, steps.removals, limit)
 
 
-class _Sorter:
+class _Steps:
     """The changes by step, keeping their order."""
 
     def __init__(self, changes: Iterable[Change]) -> None:
-        self.shared: list[Change] = []
-        self.owned: list[Change] = []
-        self.elements: list[Change] = []
-        self.removed: list[Change] = []
+        self.foundations: list[Change] = []
+        self.early: list[Change] = []
+        self.scaffold: list[Change] = []
+        self.services: list[Change] = []
+        self.late: list[Change] = []
+        self.removals: list[Change] = []
         for change in changes:
             self._step_of(change).append(change)
 
     def _step_of(self, change: Change) -> list[Change]:
         item = change.item
+        if isinstance(item, ElementItem) and item.set in _ONLY_TESTED:
+            return self.late if change.new is None else self.early
         if isinstance(item, (ElementItem, PoolItem)):
-            return self.elements
+            return self.services
         if change.new is None:
-            return self.removed
-        return self.owned if _is_owned(item) else self.shared
+            return self.removals
+        if isinstance(item, (SetItem, ChainItem)) and "/" in item.name:
+            return self.services  # the name of one service's structure holds the service's
+        return self.scaffold if _is_scaffold_chain(item) else self.foundations
 
 
-def _is_owned(item: object) -> bool:
-    """Does this structure belong to one service? Its name then holds the service's."""
-    return isinstance(item, (SetItem, ChainItem)) and "/" in item.name
+_ONLY_TESTED = frozenset((names.HAIRPIN, names.NODE_PORT_IPS))
+
+
+def _is_scaffold_chain(item: object) -> bool:
+    return isinstance(item, ChainItem) and _rank(item) >= _SCAFFOLD_RANK
 
 
 def _rank(item: object) -> int:
@@ -81,7 +95,7 @@ def _rank(item: object) -> int:
     if not isinstance(item, ChainItem):
         raise TypeError(f"not a structural item: {item!r}")
     if item.name in BASE_CHAINS:
-        return 6
+        return _SCAFFOLD_RANK + 1
     return _owned_chain_rank(item.name) if "/" in item.name else _class_chain_rank(item.name)
 
 
@@ -94,9 +108,12 @@ def _owned_chain_rank(name: str) -> int:
 
 def _class_chain_rank(name: str) -> int:
     """pick ← whatever masquerades or short-circuits first ← the scaffold"""
-    if name.startswith(("pick-", "nodeport-pick-")):
-        return 2
-    return 3 if name.startswith(("external-", "nodeport-")) else 5
+    if name in SCAFFOLD_CHAINS:
+        return _SCAFFOLD_RANK
+    return 2 if name.startswith(("pick-", "nodeport-pick-")) else 3
+
+
+_SCAFFOLD_RANK = 5
 
 
 def _by_rank(changes: Iterable[Change], *, reverse: bool = False) -> list[Change]:
@@ -125,12 +142,16 @@ def _structure(layout: FamilyLayout, changes: Sequence[Change], limit: int) -> I
     for part in _parts(_by_rank(changes), limit):
         builder = _Builder(layout)
         builder.changes.extend(part)
-        for change in part:
-            _declare(builder, change)
-        for change in part:
-            if isinstance(change.new, Chain):
-                _write_rules(builder, change.item, change.old, change.new)
+        _build_structure(builder, part)
         yield builder.done()
+
+
+def _build_structure(builder: _Builder, changes: Sequence[Change]) -> None:
+    for change in changes:
+        _declare(builder, change)
+    for change in changes:
+        if isinstance(change.new, Chain):
+            _write_rules(builder, change.item, change.old, change.new)
 
 
 def _parts(changes: list[Change], limit: int) -> Iterator[list[Change]]:
@@ -227,11 +248,11 @@ def _remove(builder: _Builder, item: object) -> None:
         builder.add(nft.DELTABLE, body, f"table {names.TABLE_NAME}")
 
 
-# ---- elements --------------------------------------------------------------------------------
+# ---- services --------------------------------------------------------------------------------
 
 
-class _ElementBuilder:
-    """Elements to delete and to add, by set; deletions come first within the transaction."""
+class _ServiceBuilder:
+    """Structure, then elements to delete, then elements to add; whole Services at a time."""
 
     def __init__(self, layout: FamilyLayout) -> None:
         self._layout = layout
@@ -242,6 +263,7 @@ class _ElementBuilder:
     def reset(self) -> None:
         self.changes: list[Change] = []
         self.size = 0
+        self._structure: list[Change] = []
         self._deleted: dict[str, list[bytes]] = {}
         self._added: dict[str, list[bytes]] = {}
 
@@ -252,6 +274,9 @@ class _ElementBuilder:
             self._put_pool(item, _slots(change.old), _slots(change.new))
         elif isinstance(item, ElementItem):
             self._put_element(item, change.old, change.new)
+        else:
+            self._structure.append(change)
+            self.size += _weight(change.new)
 
     def _put_element(self, item: ElementItem, old: object, new: object) -> None:
         if old is not None:
@@ -299,6 +324,7 @@ class _ElementBuilder:
     def done(self) -> Batch:
         builder = _Builder(self._layout)
         builder.changes = self.changes
+        _build_structure(builder, _by_rank(self._structure))
         for kind, flags, lists in (
             (nft.DELSETELEM, 0, self._deleted),
             (nft.NEWSETELEM, nft.CREATE, self._added),
@@ -334,9 +360,10 @@ def pool_templates(layout: FamilyLayout) -> dict[str, nft.ElementTemplate]:
     }
 
 
-def _elements(layout: FamilyLayout, changes: Sequence[Change], limit: int) -> Iterator[Batch]:
-    builder = _ElementBuilder(layout)
-    for unit in _units(changes):
+def _units(layout: FamilyLayout, changes: Sequence[Change], limit: int) -> Iterator[Batch]:
+    """Transactions of whole units."""
+    builder = _ServiceBuilder(layout)
+    for unit in _grouped(changes):
         if builder.changes and builder.size >= limit:
             yield builder.done()
         for change in unit:
@@ -356,18 +383,33 @@ _KEYED_BY_FRONTEND = frozenset(
 )
 
 
-def _units(changes: Iterable[Change]) -> Iterator[list[Change]]:
-    """Groups that must not be split: what an owner changes, and what shares a frontend's key."""
+def _grouped(changes: Iterable[Change]) -> Iterator[list[Change]]:
+    """Groups that must not be split: what a Service changes, and what shares a frontend's key."""
     units: dict[object, list[Change]] = {}
-    home: dict[bytes, object] = {}
+    homes: dict[object, list[Change]] = {}
     for change in changes:
         item = change.item
         # Leftovers nobody owns need not stay together.
-        owner: object = item if change.owner is None else change.owner
+        unit = units.setdefault(item if change.owner is None else change.owner.service, [])
+        unit.append(change)
         if isinstance(item, PoolItem) or (
             isinstance(item, ElementItem) and item.set in _KEYED_BY_FRONTEND
         ):
-            # Two services may claim one address and port; the key still moves as a whole.
-            owner = home.setdefault(item.key, owner)
-        units.setdefault(owner, []).append(change)
-    yield from units.values()
+            other = homes.setdefault(item.key, unit)
+            if other is not unit:
+                _merge(units, homes, other, unit)
+    yield from {id(unit): unit for unit in units.values()}.values()
+
+
+def _merge(
+    units: dict[object, list[Change]],
+    homes: dict[object, list[Change]],
+    kept: list[Change],
+    gone: list[Change],
+) -> None:
+    """Two Services claim one address and port, which must still move as a whole. Very rare."""
+    kept.extend(gone)
+    for table in (units, homes):
+        for key, unit in table.items():
+            if unit is gone:
+                table[key] = kept

@@ -12,6 +12,7 @@ whatever order the expression produces, and pass through here unchanged.
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -386,7 +387,8 @@ def parse_rule(message: Message) -> RuleInfo:
     found = parse_attrs(message.body, 4)
     listed = tuple(_parse_expression(raw) for _, raw in iter_attrs(found.get(4, b"")))
     comment = _comment(found.get(7, b""))
-    return RuleInfo(text(found[1]), text(found[2]), be(found[3]), listed, comment)
+    handle = be(found.get(3, b""))
+    return RuleInfo(text(found[1]), text(found[2]), handle, listed, comment)
 
 
 def _parse_expression(raw: bytes) -> Expression:
@@ -475,6 +477,29 @@ def parse_news(message: Message) -> News | None:
 
 
 # ---- the socket ------------------------------------------------------------------------------
+
+
+class NftHandle(Protocol):
+    """What a mode needs of nf_tables: the socket below, or a fake that interprets batches."""
+
+    @property
+    def port_id(self) -> int: ...
+
+    def close(self) -> None: ...
+
+    def commit(self, batch: Batch) -> tuple[Refusal, ...]: ...
+
+    def tables(self) -> list[TableInfo]: ...
+
+    def chains(self, table: str) -> list[ChainInfo]: ...
+
+    def rules(self, table: str) -> list[RuleInfo]: ...
+
+    def sets(self, table: str) -> list[SetInfo]: ...
+
+    def element_lists(self, table: str, name: str) -> list[bytes]: ...
+
+    def elements(self, table: str, name: str) -> list[ElementInfo]: ...
 
 
 class NftSocket:

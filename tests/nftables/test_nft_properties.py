@@ -1,0 +1,173 @@
+"""What must hold for any cluster and any history, on an interpreting fake of nf_tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from kubeproxy.backends.base import SCAFFOLD, Batch, Item, Owner, Value
+from kubeproxy.backends.nftables.names import layout_of
+from kubeproxy.backends.nftables.render import render
+from kubeproxy.backends.nftables.scaffold import scaffold
+from kubeproxy.backends.nftables.sink import read_table
+from kubeproxy.backends.nftables.transactions import compile_transactions
+from kubeproxy.core.ledger import Ledger
+from kubeproxy.facts.ids import Family
+from kubeproxy.kernel.netlink import nft
+from kubeproxy.plan.types import FrontendKind
+from kubeproxy.testing.fake_nft import FakeNft
+from kubeproxy.testing.flow_trace import Arrival, Traced
+from kubeproxy.testing.nft_tracer import ItemTracer
+from kubeproxy.testing.worlds import World, sources, worlds
+
+MARK = 0x4000
+SMALL = 600
+"""Bytes of a transaction: small enough to cut these clusters into many."""
+
+WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
+"""These clusters take long to shrink and are small: a counterexample is told as found."""
+
+families = st.sampled_from(tuple(Family))
+pairs = families.flatmap(lambda family: st.tuples(worlds(family), worlds(family)))
+histories = families.flatmap(lambda family: st.lists(worlds(family), min_size=1, max_size=5))
+
+
+class Proxy:
+    """A ledger and a sink over a fake kernel, as the engine drives them."""
+
+    def __init__(self, kernel: FakeNft, family: Family) -> None:
+        self.kernel = kernel
+        self._layout = layout_of(family)
+        self._ledger: Ledger[Owner, Item, Value] = Ledger()
+        self._ledger.resync(self.held())
+
+    def held(self) -> Mapping[Item, Value]:
+        return read_table(self.kernel, self._layout)
+
+    def want(self, world: World) -> None:
+        plans = {plan.id: plan for plan in world.plans()}
+        for owner in self._ledger.owners():
+            if owner not in plans:
+                self._ledger.remove(owner)
+        self._ledger.put(SCAFFOLD, scaffold(world.node, MARK))
+        for owner, plan in plans.items():
+            self._ledger.put(owner, render(plan, world.node, MARK))
+
+    def batches(self, limit: int = SMALL) -> list[Batch]:
+        return list(compile_transactions(self._layout, self._ledger.difference(), limit=limit))
+
+    def apply(self, batch: Batch) -> None:
+        assert isinstance(batch.payload, nft.Batch)
+        assert self.kernel.commit(batch.payload) == ()
+        self._ledger.confirm(batch.changes)
+
+    def sync(self, world: World) -> None:
+        self.want(world)
+        for batch in self.batches():
+            self.apply(batch)
+
+    def wanted(self) -> dict[Item, Value]:
+        found: dict[Item, Value] = {}
+        for owner in sorted(self._ledger.owners()):
+            for item, value in self._ledger.fragment(owner).items():
+                found.setdefault(item, value)
+        return found
+
+
+def fresh(world: World) -> Mapping[Item, Value]:
+    """What a proxy that has just started on an empty kernel installs."""
+    proxy = Proxy(FakeNft(layout_of(world.node.family).number), world.node.family)
+    proxy.sync(world)
+    return proxy.held()
+
+
+@given(histories)
+@settings(max_examples=60, deadline=None, phases=WITHOUT_SHRINKING)
+def test_any_history_ends_like_a_fresh_start(history: Sequence[World]) -> None:
+    """The kernel holds what the last cluster calls for, and nothing else."""
+    proxy = Proxy(FakeNft(), history[0].node.family)
+    for world in history:
+        proxy.sync(world)
+        assert proxy.held() == proxy.wanted()
+    assert proxy.held() == fresh(history[-1])
+
+
+@given(pairs, st.integers(0, 30))
+@settings(max_examples=60, deadline=None, phases=WITHOUT_SHRINKING)
+def test_a_cut_after_any_batch_and_a_restart_converge(pair: tuple[World, World], cut: int) -> None:
+    """A proxy that dies between two transactions is replaced by one that adopts and finishes."""
+    before, after = pair
+    kernel = FakeNft()
+    proxy = Proxy(kernel, before.node.family)
+    proxy.sync(before)
+    proxy.want(after)
+    for batch in proxy.batches()[:cut]:
+        proxy.apply(batch)
+    successor = Proxy(kernel, before.node.family)
+    successor.sync(after)
+    assert successor.held() == fresh(after)
+
+
+@given(histories)
+@settings(max_examples=30, deadline=None, phases=WITHOUT_SHRINKING)
+def test_a_restart_on_the_same_cluster_writes_nothing(history: Sequence[World]) -> None:
+    """Adopting means that no connection can notice the restart."""
+    world = history[-1]
+    kernel = FakeNft()
+    Proxy(kernel, world.node.family).sync(world)
+    successor = Proxy(kernel, world.node.family)
+    successor.want(world)
+    assert successor.batches() == []
+
+
+def arrivals(world: World) -> list[Arrival]:
+    """New connections to every frontend, from every kind of client."""
+    family = world.node.family
+    found = []
+    for plan in world.plans():
+        for frontend in plan.frontends:
+            is_node_port = frontend.kind is FrontendKind.NODE_PORT
+            to = world.node.ip if is_node_port else frontend.address
+            for source, interface in sources(family):
+                found.append(
+                    Arrival(family, plan.id.protocol, source, to, frontend.port, interface)
+                )
+    return found
+
+
+def fates(items: Mapping[Item, Value], world: World, asked: Sequence[Arrival]) -> list[Traced]:
+    tracer = ItemTracer(items, world.node)
+    return [tracer.trace(arrival) for arrival in asked]
+
+
+@given(pairs)
+@settings(max_examples=40, deadline=None, phases=WITHOUT_SHRINKING)
+def test_no_packet_meets_a_half_built_service(pair: tuple[World, World]) -> None:
+    """Between any two transactions a connection fares as before the change, or as after it."""
+    before, after = pair[0], World(pair[0].node, pair[1].services)
+    proxy = Proxy(FakeNft(), before.node.family)
+    proxy.sync(before)
+    asked = list(dict.fromkeys((*arrivals(before), *arrivals(after))))
+    old = fates(proxy.held(), before, asked)
+    new = fates(fresh(after), after, asked)
+    proxy.want(after)
+    for batch in proxy.batches():
+        proxy.apply(batch)
+        for arrival, was, will_be, now in zip(
+            asked, old, new, fates(proxy.held(), after, asked), strict=True
+        ):
+            assert now in (was, will_be), arrival
+
+
+@given(pairs)
+@settings(max_examples=30, deadline=None, phases=WITHOUT_SHRINKING)
+def test_removing_services_leaves_what_the_others_alone_want(pair: tuple[World, World]) -> None:
+    """Nothing of a removed service stays behind, shared or not."""
+    world, _ = pair
+    some = World(world.node, world.services[: len(world.services) // 2])
+    proxy = Proxy(FakeNft(), world.node.family)
+    proxy.sync(world)
+    proxy.sync(some)
+    assert proxy.held() == fresh(some)
