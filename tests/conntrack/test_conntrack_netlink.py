@@ -134,6 +134,22 @@ def test_the_kernel_filters_by_destination_and_by_port() -> None:
 
 @pytest.mark.kernel
 @pytest.mark.usefixtures("namespace")
+def test_a_filter_loses_no_flow_of_either_family() -> None:
+    """The kernel's own comparison of IPv6 addresses would leave out just those that match."""
+    wanted = {
+        Family.IPV4: (("10.96.90.2", 514), ("10.244.1.102", 5514)),
+        Family.IPV6: (("fd00:96::2", 514), ("fd00:244::5", 5514)),
+    }
+    others = ((("10.96.90.3", 515), ("10.244.1.103", 1)), (("fd00:96::3", 515), ("fd00:244::6", 1)))
+    insert(*(entry(*flow) for flow in (*wanted.values(), *others)))
+    for family, (destination, reply_source) in wanted.items():
+        asked = packed(*destination)
+        assert listed(family, asked) == {(asked, packed(*reply_source))}
+        assert clean(family, {asked}, (asked,)) == Cleaned(1)
+
+
+@pytest.mark.kernel
+@pytest.mark.usefixtures("namespace")
 @pytest.mark.parametrize("destinations", [(), (VIP,), (VIP, VIP[-2:])])
 def test_only_stale_flows_are_deleted(destinations: tuple[bytes, ...]) -> None:
     """However the list was narrowed down, and each is counted once."""

@@ -101,10 +101,14 @@ _LAYOUTS = {
 def list_request(family: Family, destination: bytes = b"") -> bytes:
     """Ask for UDP flows: those to a packed address and port, to a port on any address, or all.
 
-    The kernel filters since Linux 5.8; an older one ignores the filter and sends everything.
+    What comes back may be more than was asked for. The kernel filters since Linux 5.8, an older
+    one ignores the filter. And its comparison of IPv6 addresses is the wrong way round (seen in
+    6.18: equal ones are left out), so for IPv6 only the port is given.
     """
     layout = _LAYOUTS[family]
     address, port = destination[:-_PORT_BYTES], destination[-_PORT_BYTES:]
+    if family is Family.IPV6:
+        address = b""
     flags = _BY_PROTOCOL | (_BY_ADDRESS if address else 0) | (_BY_PORT if port else 0)
     wanted = _tuple(
         _TUPLE_ORIG,
