@@ -58,7 +58,8 @@ class Cluster(msgspec.Struct, frozen=True):
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def real_programs() -> None:
+    """etcd and kube-apiserver exist, or the reason why they do not is told."""
     if os.geteuid() != 0:
         pytest.skip("no real API server: making its network namespace needs root")
     try:
@@ -66,6 +67,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             built(program)
     except NoGo as reason:
         pytest.skip(f"NO REAL API SERVER: {reason}")
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory, real_programs: None) -> Iterator[Cluster]:
     network = PrivateNetwork()
     api = RealApi(tmp_path_factory.mktemp("real"), network.command)
     try:

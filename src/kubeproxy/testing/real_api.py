@@ -1,13 +1,14 @@
-"""A real API server for tests: etcd and kube-apiserver, with RBAC, on loopback of some namespace.
+"""A real API server for tests: etcd and kube-apiserver, with RBAC, in some namespace.
 
 It can be killed, restarted and compacted. It starts in the network namespace its `prefix` leads to
-(see `private_network`); nothing listens anywhere else. Making the programs is `real_api_build`'s
-part.
+(see `private_network`), on loopback unless told otherwise. Making the programs is left to
+`real_api_build`.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -29,20 +30,26 @@ class RealApi:
     """etcd and one API server; all calls must come from inside its network."""
 
     def __init__(
-        self, folder: Path, prefix: Sequence[str] = (), *, service_cidrs: str | None = None
+        self,
+        folder: Path,
+        prefix: Sequence[str] = (),
+        *,
+        service_cidrs: str | None = None,
+        address: str = "127.0.0.1",
     ) -> None:
         self.folder = folder
+        self._address = address
         self._prefix = tuple(prefix)
         self._service_cidrs = service_cidrs or "10.96.0.0/16,fd00:10:96::/112"
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self.pki = make_credentials(folder)
+        self.pki = make_credentials(folder, address)
 
     @property
     def url(self) -> str:
         return self.url_of(6443)
 
     def url_of(self, port: int) -> str:
-        return f"https://127.0.0.1:{port}"
+        return f"https://{self._address}:{port}"
 
     def access(self, token: str = ADMIN_TOKEN, *, port: int = 6443) -> Access:
         return Access(server=self.url_of(port), tls=Tls(ca_file=str(self.pki.ca)), token=token)
@@ -85,8 +92,8 @@ class RealApi:
             name,
             f"--etcd-servers={_ETCD}",
             f"--secure-port={port}",
-            "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",
+            f"--bind-address={self._address}",
+            f"--advertise-address={self._address}",
             f"--service-cluster-ip-range={self._service_cidrs}",
             "--authorization-mode=RBAC",
             f"--token-auth-file={self.folder / 'tokens.csv'}",
@@ -140,15 +147,15 @@ class RealApi:
 
     def _is_listening(self, port: int) -> bool:
         listing = Path("/proc/thread-self/net/tcp").read_text().splitlines()[1:]
-        wanted = f"0100007F:{port:04X}"
+        wanted = f"{socket.inet_aton(self._address)[::-1].hex().upper()}:{port:04X}"
         return any(line.split()[1] == wanted and line.split()[3] == "0A" for line in listing)
 
 
-def make_credentials(folder: Path) -> Pki:
+def make_credentials(folder: Path, address: str) -> Pki:
     """Certificates, the key of service account tokens, and the token file."""
     pki = make_authority(folder)
-    names = "subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:kubernetes.default.svc"
-    pki.sign("server", "/CN=kube-apiserver", names)
+    names = f"IP:127.0.0.1,IP:{address},DNS:localhost,DNS:kubernetes.default.svc"
+    pki.sign("server", "/CN=kube-apiserver", f"subjectAltName={names}")
     pki.sign("admin", "/O=system:masters/CN=cert-admin", "extendedKeyUsage=clientAuth")
     openssl("genrsa", "-out", str(folder / "sa.key"), "2048")
     (folder / "tokens.csv").write_text(_TOKENS)
