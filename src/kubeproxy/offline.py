@@ -113,7 +113,7 @@ class Answer(Struct, frozen=True):
         ]
 
 
-class _NoBackend(Backend):
+class NoBackend(Backend):
     """For looking at plans only."""
 
     mode = "none"
@@ -189,7 +189,7 @@ def build(
 
 
 def _backend(mode: Mode | None, family: Family, options: ModeOptions) -> Backend:
-    return mode.create(family, options) if mode else _NoBackend(family, options)
+    return mode.create(family, options) if mode else NoBackend(family, options)
 
 
 def answer(question: Question, mode: Mode | None, clock: Clock) -> Answer:

@@ -6,6 +6,7 @@ left out, and said so in the list of problems that comes back with the facts.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -22,6 +23,9 @@ from kubeproxy.facts.service import DEFAULT_AFFINITY_SECONDS, PortFacts, Service
 
 LONGEST_NAME = 253
 """The API's limit for a name; labels and chain comments are made from names."""
+
+_NAME = re.compile(r"[!#-&(-.0-\[\]-~]+")
+"""Printable, no quotes, slashes or spaces: names end up in rule comments, chain names and logs."""
 
 _UNSPECIFIED = frozenset({"0.0.0.0", "::"})
 _PROTOCOLS = {protocol.value: protocol for protocol in Protocol}
@@ -76,8 +80,7 @@ def _checked_name(path: str, text: str) -> str:
         raise ObjectError(f"{path} is empty")
     if len(text) > LONGEST_NAME:
         raise ObjectError(f"{path} has {len(text)} characters, the limit is {LONGEST_NAME}")
-    # Names end up inside rule comments, chain names and log lines.
-    if not text.isascii() or not text.isprintable() or any(c in text for c in "\"'\\/ "):
+    if not _NAME.fullmatch(text):
         raise ObjectError(f"{path} {text!r} is not a valid object name")
     return text
 
