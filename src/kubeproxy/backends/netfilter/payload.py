@@ -74,33 +74,37 @@ def compose(
 
 
 class _Parts:
-    """The pieces of a table's input, in the order they are written."""
+    """The pieces of a table's input, in the order they are written.
+
+    Chains go by name, the last first: both variants of the tool keep chains in a sorted list that
+    they search from its head, and so take half the time they need for any other order.
+    """
 
     def __init__(self) -> None:
-        self.declarations: list[str] = []
-        self.rules: list[str] = []
+        self.rules: dict[str, str] = {}
         self.pointers: list[str] = []
         self.deletions: list[str] = []
 
     def chain(self, name: str, value: object) -> None:
         """Write a chain anew, or (without a value) empty and delete it, existing or not."""
-        self.declarations.append(chain_line(name))
         if isinstance(value, (Rules, GuestRules)):
-            self.rules.append(value.text)
+            self.rules[name] = value.text
         else:
+            self.rules[name] = ""
             self.deletions.append(f"-X {name}\n")
 
     def shared(self, name: str, commands: str, *, declare: bool) -> None:
         if declare:
-            self.declarations.append(chain_line(name))
+            self.rules[name] = ""
         self.pointers.append(commands)
 
     def text(self, table: str) -> str:
+        order = sorted(self.rules, reverse=True)
         return "".join(
             (
                 f"*{table}\n",
-                *self.declarations,
-                *self.rules,
+                *map(chain_line, order),
+                *map(self.rules.__getitem__, order),
                 *self.pointers,
                 *self.deletions,
                 "COMMIT\n",

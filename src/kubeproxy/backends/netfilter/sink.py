@@ -34,7 +34,7 @@ from kubeproxy.backends.netfilter.xtables import Tables
 
 LEGACY_BATCH_LINES = 1_000_000
 """iptables-legacy replaces the whole table with every call: the fewer calls, the better."""
-NFT_BATCH_LINES = 4_000
+NFT_BATCH_LINES = 5_000
 """iptables-nft is quadratic in the chains of one call; about a thousand chains is its best."""
 
 
