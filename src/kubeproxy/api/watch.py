@@ -11,6 +11,7 @@ and trying again are left to `reflector`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -56,7 +57,8 @@ T = TypeVar("T", bound=Tracked)
 
 
 def key_of(tracked: Tracked) -> ObjectKey:
-    return ObjectKey(tracked.metadata.namespace, tracked.metadata.name)
+    """The key; namespaces repeat for thousands of objects, so one copy of each is kept."""
+    return ObjectKey(sys.intern(tracked.metadata.namespace), tracked.metadata.name)
 
 
 class Upsert(msgspec.Struct, Generic[T], frozen=True):
