@@ -35,6 +35,8 @@ conntrack_reconciler_deleted_entries_total           counter ip_family iptables 
 drift_repairs_total                                  counter ip_family {ALL}
 rejected_objects_total                               counter kind {ALL}
 sync_batch_failures_total                            counter ip_family {ALL}
+nftables_localhost_nodeport_listeners                gauge ip_family nftables
+nftables_localhost_nodeport_listener_creation_failures_total counter ip_family nftables
 """
 
 ROWS = [line.split() for line in SPECIFICATION.strip().splitlines()]

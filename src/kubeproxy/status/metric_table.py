@@ -352,6 +352,20 @@ EXTENSIONS = (
         "Batches the kernel refused",
         _FAMILY,
     ),
+    MetricSpec(
+        "kubeproxy_nftables_localhost_nodeport_listeners",
+        "gauge",
+        "Listeners for node ports on the loopback address",
+        _FAMILY,
+        ("nftables",),
+    ),
+    MetricSpec(
+        "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
+        "counter",
+        "Listeners on the loopback address that could not be made",
+        _FAMILY,
+        ("nftables",),
+    ),
 )
 
 SLIS = (

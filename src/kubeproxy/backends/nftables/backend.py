@@ -8,6 +8,7 @@ from kubeproxy.backends.base import (
     Backend,
     DriftListener,
     Fragment,
+    Measure,
     Mode,
     ModeOptions,
     Owner,
@@ -15,6 +16,7 @@ from kubeproxy.backends.base import (
 )
 from kubeproxy.backends.nftables.cleanup import cleanup
 from kubeproxy.backends.nftables.describe import describe
+from kubeproxy.backends.nftables.localhost import LocalhostSink, listener_items
 from kubeproxy.backends.nftables.monitor import DriftMonitor
 from kubeproxy.backends.nftables.names import layout_of
 from kubeproxy.backends.nftables.render import render
@@ -35,7 +37,12 @@ class NftablesBackend(Backend):
         super().__init__(family, options)
         self._layout = layout_of(family)
         self._table = TableSink(self._layout)
+        self._localhost: LocalhostSink | None = None
         self._sinks: tuple[Sink, ...] = (self._table,)
+        if options.nftables_localhost_node_ports:
+            # The table comes last: it alone takes additions and removals in one transaction.
+            self._localhost = LocalhostSink(family)
+            self._sinks = (self._localhost, self._table)
 
     @property
     def sinks(self) -> Sequence[Sink]:
@@ -45,7 +52,8 @@ class NftablesBackend(Backend):
         return scaffold(node, self.options.masquerade_mark)
 
     def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
-        return render(plan, node, self.options.masquerade_mark)
+        items = render(plan, node, self.options.masquerade_mark)
+        return items if self._localhost is None else {**items, **listener_items(plan)}
 
     def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
         return describe(self.family, fragments)
@@ -57,8 +65,16 @@ class NftablesBackend(Backend):
         finally:
             monitor.close()
 
+    async def tick(self, now: float) -> float | None:
+        return None if self._localhost is None else await self._localhost.retry()
+
+    def measures(self) -> Sequence[Measure]:
+        return () if self._localhost is None else self._localhost.measures()
+
     async def close(self) -> None:
         self._table.close()
+        if self._localhost is not None:
+            await self._localhost.close()
 
 
 MODE = Mode(

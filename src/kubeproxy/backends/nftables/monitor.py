@@ -19,17 +19,21 @@ from kubeproxy.kernel.netlink.socket import NetlinkMonitor, Overrun
 
 _SETTLE_SECONDS = 0.05
 _KINDS = {
-    nft.NEWTABLE: "table added",
     nft.DELTABLE: "table deleted",
-    nft.NEWCHAIN: "chain added",
-    nft.DELCHAIN: "chain deleted",
-    nft.NEWRULE: "rule added",
-    nft.DELRULE: "rule deleted",
-    nft.NEWSET: "set added",
+    nft.NEWTABLE: "table added",
     nft.DELSET: "set deleted",
-    nft.NEWSETELEM: "element added",
+    nft.NEWSET: "set added",
+    nft.DELCHAIN: "chain deleted",
+    nft.NEWCHAIN: "chain added",
+    nft.DELRULE: "rule deleted",
+    nft.NEWRULE: "rule added",
     nft.DELSETELEM: "element deleted",
+    nft.NEWSETELEM: "element added",
 }
+"""What is told first comes first: a deleted table says more than the rules that went with it."""
+
+
+Sentence = tuple[int, str]
 
 
 class DriftMonitor:
@@ -45,12 +49,12 @@ class DriftMonitor:
     async def run(self, drifted: DriftListener) -> None:
         """Tell about foreign changes until cancelled."""
         while True:
-            seen: Counter[str] = Counter()
+            seen: Counter[Sentence] = Counter()
             await self._gather(seen)
             if seen:
                 drifted(summary(seen))
 
-    async def _gather(self, seen: Counter[str]) -> None:
+    async def _gather(self, seen: Counter[Sentence]) -> None:
         try:
             seen.update(self._relevant(await self._monitor.receive()))
             if seen:
@@ -58,9 +62,9 @@ class DriftMonitor:
             while messages := self._monitor.receive_now():
                 seen.update(self._relevant(messages))
         except Overrun:
-            seen["some news was lost, so anything may have changed"] += 1
+            seen[(-1, "some news was lost, so anything may have changed")] += 1
 
-    def _relevant(self, messages: list[Message]) -> list[str]:
+    def _relevant(self, messages: list[Message]) -> list[Sentence]:
         found = (nft.parse_news(message) for message in messages)
         return [_sentence(news) for news in found if news and is_drift(news, self._family)]
 
@@ -73,19 +77,23 @@ def is_drift(news: nft.News, family: int) -> bool:
     return not (is_element and news.name.startswith(names.AFFINITY_PREFIX))
 
 
-def _sentence(news: nft.News) -> str:
+_ORDER = {kind: place for place, kind in enumerate(_KINDS)}
+
+
+def _sentence(news: nft.News) -> Sentence:
     what = _KINDS[news.kind]
-    return f"{what} ({news.name})" if news.name else what
+    return _ORDER[news.kind], f"{what} ({news.name})" if news.name else what
 
 
 _TELL_AT_MOST = 5
 
 
-def summary(seen: Counter[str]) -> str:
-    """The most frequent changes, with how often."""
+def summary(seen: Counter[Sentence]) -> str:
+    """The weightiest changes, with how often."""
+    ordered = sorted(seen)
     told = [
-        sentence if count == 1 else f"{count} × {sentence}"
-        for sentence, count in seen.most_common(_TELL_AT_MOST)
+        sentence if seen[place, sentence] == 1 else f"{seen[place, sentence]} × {sentence}"
+        for place, sentence in ordered[:_TELL_AT_MOST]
     ]
-    more = len(seen) - len(told)
+    more = len(ordered) - len(told)
     return ", ".join(told) + (f" and {more} more" if more > 0 else "")

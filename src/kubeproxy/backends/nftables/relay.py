@@ -1,0 +1,205 @@
+"""Carries node port traffic from the loopback address to endpoints, in user space.
+
+The kernel cannot route loopback traffic to another host without `route_localnet`, which opens the
+host to its neighbours; so for the node's own loopback address we listen and relay instead. A
+relay knows where to send (`Target`) and nothing of services. Connections in progress are left
+alone when endpoints change; they end with their listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+Address = tuple[str, int]
+Chooser = Callable[[Sequence[Address]], Address]
+
+DIAL_SECONDS = 5.0
+UDP_IDLE_SECONDS = 60.0
+_CHUNK = 1 << 16
+
+
+class Target(Struct, frozen=True):
+    """Where a relay sends: endpoints, and for how long one stays chosen (0: each time anew)."""
+
+    endpoints: tuple[Address, ...]
+    affinity_seconds: int = 0
+
+
+class Picker:
+    """Chooses an endpoint; with affinity one pin for all local clients, renewed by use."""
+
+    def __init__(self, target: Target, choose: Chooser = random.choice) -> None:
+        self._target = target
+        self._choose = choose
+        self._pin: Address | None = None
+        self._pin_until = 0.0
+
+    @property
+    def endpoints(self) -> tuple[Address, ...]:
+        return self._target.endpoints
+
+    def retarget(self, target: Target) -> None:
+        if target.affinity_seconds != self._target.affinity_seconds:
+            self._pin = None
+        self._target = target
+
+    def pick(self, now: float) -> Address:
+        endpoints = self._target.endpoints
+        if not self._target.affinity_seconds:
+            return self._choose(endpoints)
+        if self._pin not in endpoints or now >= self._pin_until:
+            self._pin = self._choose(endpoints)
+        self._pin_until = now + self._target.affinity_seconds
+        return self._pin or endpoints[0]
+
+
+class TcpRelay:
+    """Accepts on one address and joins each connection to an endpoint."""
+
+    def __init__(self, picker: Picker) -> None:
+        self.picker = picker
+        self._server: asyncio.Server | None = None
+        self._sessions: set[asyncio.Task[None]] = set()
+
+    async def open(self, host: str, port: int) -> None:
+        self._server = await asyncio.start_server(self._accept, host, port)
+
+    async def close(self) -> None:
+        """Stop listening and end what is in progress."""
+        if self._server is not None:
+            self._server.close()
+        for session in tuple(self._sessions):
+            session.cancel()
+        await asyncio.gather(*self._sessions, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._sessions.add(task)
+            task.add_done_callback(self._sessions.discard)
+        try:
+            await self._join(reader, writer)
+        except asyncio.CancelledError:
+            # The relay is closing, and this coroutine ends with it; asyncio's server would
+            # otherwise report its own callback as failed.
+            return
+        finally:
+            writer.close()
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        endpoint = self.picker.pick(asyncio.get_running_loop().time())
+        try:
+            async with asyncio.timeout(DIAL_SECONDS):
+                far_reader, far_writer = await asyncio.open_connection(*endpoint)
+        except (OSError, TimeoutError):
+            return
+        try:
+            await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+        finally:
+            far_writer.close()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy one direction to its end, and pass the end on."""
+    with contextlib.suppress(OSError):
+        while data := await reader.read(_CHUNK):
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+
+
+class UdpRelay(asyncio.DatagramProtocol):
+    """Receives on one address; each client has a socket of its own towards its endpoint."""
+
+    def __init__(self, picker: Picker) -> None:
+        self.picker = picker
+        self._transport: asyncio.DatagramTransport | None = None
+        self._flows: dict[Address, _Flow] = {}
+
+    async def open(self, host: str, port: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._transport, _ = await loop.create_datagram_endpoint(lambda: self, (host, port))
+
+    async def close(self) -> None:
+        """Stop listening and forget all clients."""
+        if self._transport is not None:
+            self._transport.close()
+        for flow in tuple(self._flows.values()):
+            flow.end()
+
+    def retarget(self, target: Target) -> None:
+        """Flows to endpoints that are gone end: UDP has no other way to notice."""
+        self.picker.retarget(target)
+        for flow in tuple(self._flows.values()):
+            if flow.endpoint not in target.endpoints:
+                flow.end()
+
+    def datagram_received(self, data: bytes, addr: tuple[str | object, int]) -> None:
+        client = (str(addr[0]), addr[1])
+        flow = self._flows.get(client)
+        if flow is None:
+            endpoint = self.picker.pick(asyncio.get_running_loop().time())
+            flow = self._flows[client] = _Flow(self, client, endpoint)
+        flow.send(data)
+
+    def answer(self, data: bytes, client: Address) -> None:
+        if self._transport is not None:
+            self._transport.sendto(data, client)
+
+    def forget(self, client: Address) -> None:
+        self._flows.pop(client, None)
+
+
+class _Flow(asyncio.DatagramProtocol):
+    """One client's datagrams, until it has been silent for a while."""
+
+    def __init__(self, relay: UdpRelay, client: Address, endpoint: Address) -> None:
+        self.endpoint = endpoint
+        self._relay = relay
+        self._client = client
+        self._waiting: list[bytes] = []
+        self._transport: asyncio.DatagramTransport | None = None
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(UDP_IDLE_SECONDS, self.end)
+        self._opening = loop.create_task(self._open())
+
+    async def _open(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            self._transport, _ = await loop.create_datagram_endpoint(
+                lambda: self, remote_addr=self.endpoint
+            )
+        except OSError:
+            self.end()
+            return
+        for data in self._waiting:
+            self._transport.sendto(data)
+        self._waiting.clear()
+
+    def send(self, data: bytes) -> None:
+        self._renew()
+        if self._transport is None:
+            self._waiting.append(data)
+        else:
+            self._transport.sendto(data)
+
+    def datagram_received(self, data: bytes, addr: tuple[str | object, int]) -> None:
+        self._renew()
+        self._relay.answer(data, self._client)
+
+    def _renew(self) -> None:
+        self._deadline.cancel()
+        self._deadline = asyncio.get_running_loop().call_later(UDP_IDLE_SECONDS, self.end)
+
+    def end(self) -> None:
+        self._deadline.cancel()
+        self._opening.cancel()
+        self._relay.forget(self._client)
+        if self._transport is not None:
+            self._transport.close()
