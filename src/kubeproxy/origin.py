@@ -44,7 +44,7 @@ class ManifestOrigin:
         self._source = ManifestSource(path)
 
     async def find_node(self, name: str, *, needs_pod_cidrs: bool) -> objects.Node | None:
-        found = self._source.load().get((Kind.NODE, "", name))
+        found = self._source.objects().get((Kind.NODE, "", name))
         return found if isinstance(found, objects.Node) else None
 
     def source(self, node_name: str) -> Source:

@@ -8,7 +8,7 @@ that is gone takes its objects with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
@@ -17,7 +17,7 @@ import msgspec
 
 from kubeproxy.api.source import Delete, Inbox, Kind, Object, Synced, Undecodable, Upsert
 from kubeproxy.errors import ConfigError, ObjectError
-from kubeproxy.kernel.inotify import FileNews, FileWatch, Happening
+from kubeproxy.kernel.inotify import CHANGES, FileNews, FileWatch, Happening
 from kubeproxy.logs import get_logger
 
 logger = get_logger(__name__)
@@ -25,6 +25,9 @@ logger = get_logger(__name__)
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 SETTLE_SECONDS = 0.005
 """News about one save comes in several pieces; reading once is enough."""
+
+_DATA_LINK = "..data"
+"""The link by which a mounted ConfigMap points to its current version."""
 
 _KINDS = {kind.value: kind for kind in Kind}
 _GROUPS = {
@@ -48,9 +51,16 @@ class Manifest(msgspec.Struct, frozen=True):
 
 def parse_manifest(text: str) -> Manifest:
     """The objects of kinds we watch in this text; raises ObjectError if it cannot be parsed."""
+    try:
+        return _parse(text)
+    except RecursionError:
+        raise ObjectError("it is nested too deeply, or contains itself") from None
+
+
+def _parse(text: str) -> Manifest:
     found: dict[Key, Object] = {}
     problems: list[Undecodable] = []
-    documents = list(_documents(text))
+    documents = _documents(text)
     if not documents:
         raise ObjectError("the file is empty")
     for document in documents:
@@ -59,20 +69,24 @@ def parse_manifest(text: str) -> Manifest:
     return Manifest(found, tuple(problems))
 
 
-def _documents(text: str) -> Iterator[object]:
+def _documents(text: str) -> list[object]:
     """The documents of a file; JSON is YAML too, but much quicker to read as JSON."""
     if text.lstrip().startswith(("{", "[")):
         try:
-            yield msgspec.json.decode(text)
+            return [msgspec.json.decode(text)]
         except msgspec.DecodeError as error:
-            raise ObjectError(f"not JSON: {error}") from error
-        return
+            return _yaml_documents(text, f"neither JSON: {error}, nor YAML")
+    return _yaml_documents(text, "not YAML")
+
+
+def _yaml_documents(text: str, complaint: str) -> list[object]:
     import yaml
 
     try:
-        yield from (d for d in yaml.load_all(text, _loader()) if d is not None)
-    except yaml.YAMLError as error:
-        raise ObjectError(f"not YAML: {' '.join(str(error).split())}") from error
+        return [d for d in yaml.load_all(text, _loader()) if d is not None]
+    except (yaml.YAMLError, ValueError, LookupError) as error:
+        # The last two: an explicit tag on a text that is not of its type.
+        raise ObjectError(f"{complaint}: {' '.join(str(error).split())}") from error
 
 
 @lru_cache(maxsize=1)
@@ -87,6 +101,7 @@ def _loader() -> type:
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith("timestamp")]
         for first, resolvers in Loader.yaml_implicit_resolvers.items()
     }
+    Loader.add_constructor("tag:yaml.org,2002:timestamp", Loader.construct_yaml_str)
     return Loader
 
 
@@ -97,8 +112,13 @@ def _flatten(document: object) -> Iterator[object]:
             yield from _flatten(element)
     elif isinstance(document, dict) and str(document.get("kind", "")).endswith("List"):
         item_kind = str(document["kind"]).removesuffix("List")
-        for element in document.get("items") or ():
-            yield {"kind": item_kind, **element} if isinstance(element, dict) else element
+        items = document.get("items") or []
+        if not isinstance(items, list):
+            raise ObjectError(f"items of a {item_kind}List are not a list")
+        for element in items:
+            yield from _flatten(
+                {"kind": item_kind, **element} if isinstance(element, dict) else element
+            )
     else:
         yield document
 
@@ -172,32 +192,55 @@ class ManifestSource:
     """Delivers the objects of a file or directory, and every later change of them."""
 
     def __init__(self, path: Path) -> None:
-        if not path.exists():
-            raise ConfigError(f"--manifests {path}: no such file or directory")
+        try:
+            path.stat()
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise ConfigError(f"--manifests {path}: {reason}") from error
         self._path = path
         self._directory = path if path.is_dir() else path.parent
         self._files: dict[Path, Manifest] = {}
         self._signatures: dict[Path, tuple[int, int, int]] = {}
+        self._clashes: frozenset[Undecodable] = frozenset()
+        self._untold: list[Undecodable] = []
 
     def load(self) -> Mapping[Key, Object]:
-        """Read everything once; the objects that hold now."""
-        return self._scan(lambda event: _log_problem(event))
+        """Read everything and log what cannot be used; the objects that hold now."""
+        found = self.objects()
+        for problem in self._take_untold():
+            kind, name = problem.kind.value, problem.name
+            logger.error(problem.reason, "Object is left out", kind=kind, name=name)
+        return found
+
+    def objects(self) -> Mapping[Key, Object]:
+        """The objects that hold now; what cannot be used is told by `load` or `run`."""
+        return self._scan(None)
 
     async def run(self, inbox: Inbox) -> None:
         """Deliver what is there, then what changes, until cancelled."""
         with FileWatch() as watch:
-            watch.add(self._directory)
-            held: Mapping[Key, Object] = {}
-            held = self._deliver(held, inbox)
+            self._listen(watch)
+            held = self._deliver({}, self._scan(None), inbox)
             for kind in Kind:
                 inbox.send(Synced(kind))
             while True:
-                if self._concerns_us(await watch.wait()):
+                names = self._changed(await watch.wait())
+                if names is None or names:
                     await asyncio.sleep(SETTLE_SECONDS)
-                    held = self._deliver(held, inbox)
+                    self._listen(watch)
+                    held = self._deliver(held, self._scan(names), inbox)
 
-    def _deliver(self, held: Mapping[Key, Object], inbox: Inbox) -> Mapping[Key, Object]:
-        wanted = self._scan(inbox.send)
+    def _listen(self, watch: FileWatch) -> None:
+        """Hear about the directory, and about another one that takes its place."""
+        for directory in dict.fromkeys((self._path.parent, self._directory)):
+            if directory.is_dir():
+                watch.add(directory, CHANGES | Happening.ATTRIB)
+
+    def _deliver(
+        self, held: Mapping[Key, Object], wanted: Mapping[Key, Object], inbox: Inbox
+    ) -> Mapping[Key, Object]:
+        for problem in self._take_untold():
+            inbox.send(problem)
         for key, found in wanted.items():
             if held.get(key) != found:
                 inbox.send(Upsert(key[0], found))
@@ -205,69 +248,97 @@ class ManifestSource:
             inbox.send(Delete(kind, namespace, name))
         return wanted
 
-    def _concerns_us(self, news: list[FileNews]) -> bool:
-        """A file still open for writing is not news; nor is a neighbour of the one we read."""
-        return any(
-            item.what & ~(Happening.CREATE | Happening.MODIFY)
-            and (self._path.is_dir() or item.name in ("", self._path.name, "..data"))
-            for item in news
-        ) or any(item.what & Happening.CREATE and self._is_link(item) for item in news)
+    def _take_untold(self) -> list[Undecodable]:
+        untold, self._untold = self._untold, []
+        return untold
 
-    def _is_link(self, item: FileNews) -> bool:
+    def _changed(self, news: list[FileNews]) -> set[str] | None:
+        """Names of the files to look at again; None means all.
+
+        Only those in the news: a neighbour that is being written right now keeps what it said
+        until its writer closes it.
+        """
+        names: set[str] = set()
+        for item in news:
+            is_inside = item.directory == self._directory
+            if self._is_about_all(item, is_inside):
+                return None
+            if is_inside and self._is_settled(item):
+                names.add(item.name)
+        return names if self._path == self._directory else names & {self._path.name}
+
+    def _is_about_all(self, item: FileNews, is_inside: bool) -> bool:
+        if item.what & Happening.OVERFLOW:
+            return True
+        # The directory itself, or a ConfigMap that points to its next version.
+        return item.name in ("", _DATA_LINK) if is_inside else item.name == self._directory.name
+
+    def _is_settled(self, item: FileNews) -> bool:
+        """A file that is made counts when its writer closes it; a link counts at once."""
+        if item.what & ~(Happening.CREATE | Happening.MODIFY):
+            return True
         return (item.directory / item.name).is_symlink()
 
     def _paths(self) -> list[Path]:
-        if not self._path.is_dir():
+        if self._path != self._directory:
             return [self._path] if self._path.exists() else []
+        if not self._directory.is_dir():
+            return []
         return sorted(
             path
             for path in self._directory.iterdir()
             if path.suffix in SUFFIXES and not path.name.startswith(".") and path.is_file()
         )
 
-    def _scan(self, complain: Callable[[Undecodable], None]) -> Mapping[Key, Object]:
-        paths = self._paths()
+    def _scan(self, names: Collection[str] | None) -> Mapping[Key, Object]:
+        """Look at the files of these names again, or at all; the objects that hold now."""
+        try:
+            paths = self._paths()
+        except OSError as error:
+            logger.error(error, "Manifests are left as they were before", path=str(self._path))
+            return self._merge()
         for gone in self._files.keys() - set(paths):
             del self._files[gone]
             self._signatures.pop(gone, None)
         for path in paths:
-            if self._is_new(path):
-                self._read(path, complain)
-        return self._merge(complain)
+            if (names is None or path.name in names) and self._is_new(path):
+                self._read(path)
+        return self._merge()
 
     def _is_new(self, path: Path) -> bool:
-        """Has the file been written or replaced since it was last read?"""
+        """Has the file been written, replaced or made readable since it was last read?"""
         try:
             status = path.stat()
         except OSError:
             return True  # Reading it gives the message.
-        signature = (status.st_ino, status.st_size, status.st_mtime_ns)
+        signature = (status.st_ino, status.st_size, status.st_ctime_ns)
         if self._signatures.get(path) == signature:
             return False
         self._signatures[path] = signature
         return True
 
-    def _read(self, path: Path, complain: Callable[[Undecodable], None]) -> None:
+    def _read(self, path: Path) -> None:
         try:
             manifest = parse_manifest(path.read_text("utf-8"))
         except (OSError, ObjectError, UnicodeDecodeError) as error:
             logger.error(error, "Manifest is left as it was before", file=str(path))
             return
         before = self._files.get(path, Manifest())
-        for problem in manifest.problems:
-            if problem not in before.problems:
-                complain(problem)
+        self._untold += [p for p in manifest.problems if p not in before.problems]
         self._files[path] = _keeping_bad(manifest, before)
 
-    def _merge(self, complain: Callable[[Undecodable], None]) -> Mapping[Key, Object]:
+    def _merge(self) -> Mapping[Key, Object]:
         merged: dict[Key, Object] = {}
+        clashes: list[Undecodable] = []
         for path in sorted(self._files):
             for key, found in self._files[path].objects.items():
                 if key in merged:
                     text = f"{path} holds another object of this name; the first file wins"
-                    complain(Undecodable(key[0], f"{key[1]}/{key[2]}", text))
+                    clashes.append(Undecodable(key[0], f"{key[1]}/{key[2]}", text))
                 else:
                     merged[key] = found
+        self._untold += [clash for clash in clashes if clash not in self._clashes]
+        self._clashes = frozenset(clashes)
         return merged
 
 
@@ -281,7 +352,3 @@ def _keeping_bad(manifest: Manifest, before: Manifest) -> Manifest:
         and ((key[0], f"{key[1]}/{key[2]}") in bad or (key[0], key[2]) in bad)
     }
     return Manifest({**manifest.objects, **kept}, manifest.problems)
-
-
-def _log_problem(problem: Undecodable) -> None:
-    logger.error(problem.reason, "Object is left out", kind=problem.kind.value, name=problem.name)

@@ -24,8 +24,9 @@ from kubeproxy.errors import KernelError
 class Happening(IntFlag):
     """What the kernel tells (`inotify(7)`)."""
 
-    CLOSE_WRITE = 0x8
     MODIFY = 0x2
+    ATTRIB = 0x4
+    CLOSE_WRITE = 0x8
     MOVED_FROM = 0x40
     MOVED_TO = 0x80
     CREATE = 0x100
