@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from kubeproxy.backends.registry import load_mode, mode_names
+from kubeproxy.bench.cli import bench
 from kubeproxy.errors import ProxyError
 from kubeproxy.version import KUBERNETES_VERSION, PACKAGE_VERSION
 
@@ -38,6 +39,9 @@ class _Commands(click.Group):
 )
 def main() -> None:
     """Look at, try out and take apart what kube-proxy does with Services."""
+
+
+main.add_command(bench)
 
 
 def _about_objects(command: F) -> F:

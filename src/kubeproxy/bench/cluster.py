@@ -103,6 +103,8 @@ class Cluster:
     def __init__(self, admin: ApiAdmin) -> None:
         self._admin = admin
         self.size = Size(0)
+        self._extra: set[int] = set()
+        """Services beyond the size, added for a while."""
 
     async def start(self, node_address: str) -> None:
         await self._admin.create(NODES, node_json(node_address))
@@ -118,12 +120,20 @@ class Cluster:
         await in_parallel(jobs, told)
         self.size = size
 
+    async def restore(self) -> None:
+        """Every service as its size says, whatever an interrupted measure has left behind."""
+        slots = range(self.size.endpoints)
+        await in_parallel([partial(self.set_slots, i, slots) for i in range(self.size.services)])
+        await in_parallel([partial(self.remove_service, i) for i in tuple(self._extra)])
+
     async def add_service(self, index: int, size: Size) -> None:
         """A Service with its slice; the slice first, so that it never stands empty."""
         await self.add_slice(index, size)
         await self.announce_service(index)
 
     async def add_slice(self, index: int, size: Size) -> None:
+        if index >= size.services:
+            self._extra.add(index)
         await self._admin.create(SLICES, slice_json(index, range(size.endpoints)))
 
     async def announce_service(self, index: int) -> None:
@@ -132,6 +142,7 @@ class Cluster:
     async def remove_service(self, index: int) -> None:
         await self._admin.delete(f"{SERVICES}/{service_name(index)}")
         await self._admin.delete(f"{SLICES}/{slice_name(index)}")
+        self._extra.discard(index)
 
     async def set_slots(self, index: int, slots: Iterable[int]) -> None:
         """Give a service these endpoints; returns when the API server has answered."""

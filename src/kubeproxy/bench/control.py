@@ -61,12 +61,12 @@ class Session:
         self.found: list[Measurement] = []
 
     @property
-    def _size(self) -> Size:
+    def size(self) -> Size:
         return self._cluster.size
 
     def note(self, name: str, value: float, unit: str, *, is_limit: bool = False) -> None:
         self.found.append(
-            Measurement(self._mode, name, self._size, self._program, value, unit, is_limit)
+            Measurement(self._mode, name, self.size, self._program, value, unit, is_limit)
         )
 
     # --- cold start ---
@@ -112,18 +112,18 @@ class Session:
         for sample in range(self._limits.samples):
             if sample and time.monotonic() - began > 3 * self._limits.kind_seconds:
                 break
-            if not await self._endpoint_changes(self._size.services // 2 + sample):
+            if not await self._endpoint_changes(self.size.services // 2 + sample):
                 break
         began = time.monotonic()
         for sample in range(self._limits.samples):
             if sample and time.monotonic() - began > self._limits.kind_seconds:
                 break
-            if not await self._service_added(self._size.services + sample):
+            if not await self._service_added(self.size.services + sample):
                 break
 
     async def _endpoint_changes(self, index: int) -> bool:
         """Three changes that lead back to where they started."""
-        kept = range(1, self._size.endpoints)
+        kept = range(1, self.size.endpoints)
         steps = (
             ("endpoint replaced", (SPARE, *kept)),
             ("endpoint added", (SPARE, 0, *kept)),
@@ -132,12 +132,12 @@ class Session:
         for name, slots in steps:
             change = partial(self._cluster.set_slots, index, slots)
             if not await self._measure_change(name, change):
-                await self._cluster.set_slots(index, range(self._size.endpoints))
+                await self._cluster.set_slots(index, range(self.size.endpoints))
                 return False
         return True
 
     async def _service_added(self, index: int) -> bool:
-        await self._cluster.add_slice(index, self._size)
+        await self._cluster.add_slice(index, self.size)
         await self._settle(self._limits.cutoff_seconds)
         await asyncio.sleep(self._limits.pause_seconds)
         change = partial(self._cluster.announce_service, index)
@@ -165,10 +165,10 @@ class Session:
 
     async def rolling_update(self) -> None:
         """Every endpoint of a hundred services is replaced, wave by wave."""
-        services = range(min(ROLLING_SERVICES, self._size.services))
-        waves = range(1, 1 + min(ROLLING_WAVES, self._size.endpoints))
+        services = range(min(ROLLING_SERVICES, self.size.services))
+        waves = range(1, 1 + min(ROLLING_WAVES, self.size.endpoints))
         jobs = [
-            partial(self._cluster.set_slots, index, _rolled(self._size.endpoints, wave))
+            partial(self._cluster.set_slots, index, _rolled(self.size.endpoints, wave))
             for wave in waves
             for index in services
         ]
@@ -196,10 +196,10 @@ class Session:
             early = began + number / self._limits.churn_rate - time.monotonic()
             if early > 0:
                 await asyncio.sleep(early)
-            index = number * 7919 % self._size.services
+            index = number * 7919 % self.size.services
             touched.add(index)
             first = SPARE + number % 32
-            await self._cluster.set_slots(index, (first, *range(1, self._size.endpoints)))
+            await self._cluster.set_slots(index, (first, *range(1, self.size.endpoints)))
 
     async def _measure_many(self, name: str, work: Awaitable[None], *, is_rated: int = 0) -> None:
         before = self._proxy.usage().cpu_seconds
@@ -220,7 +220,7 @@ class Session:
         self.note(f"{name}, CPU", self._proxy.usage().cpu_seconds - before, "CPU s")
 
     async def _restore(self, services: Iterable[int]) -> None:
-        slots = range(self._size.endpoints)
+        slots = range(self.size.endpoints)
         await in_parallel([partial(self._cluster.set_slots, i, slots) for i in services])
         await self._settle(self._limits.cutoff_seconds)
         await asyncio.sleep(self._limits.pause_seconds)

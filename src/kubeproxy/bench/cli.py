@@ -1,0 +1,90 @@
+"""The options of `kpctl bench`. The work and its heavy imports are in `command`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from kubeproxy.bench.records import Size
+
+_DEFAULT_OUTPUT = "bench-results.json"
+
+
+def _sizes(
+    context: click.Context, option: click.Parameter, texts: tuple[str, ...]
+) -> tuple[Size, ...]:
+    from kubeproxy.bench.records import parse_size
+
+    try:
+        return tuple(parse_size(text) for text in texts)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, option) from error
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="only count; fail if work grows with the cluster")
+@click.option("--size", "sizes", callback=_sizes, multiple=True, help="5k or 5kx50; repeatable")
+@click.option("--mode", "modes", multiple=True, help="repeatable (default: all that can)")
+@click.option("--part", type=click.Choice(["all", "control", "data"]), default="all")
+@click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option("--samples", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--budget", type=float, default=30.0, show_default=True, help="minutes")
+@click.option("--cutoff", type=float, default=60.0, show_default=True, help="seconds per point")
+@click.option("--churn", type=float, default=10.0, show_default=True, help="seconds of churn")
+@click.option("--upstream-up-to", type=int, default=1_000_000, help="services")
+@click.option("--output", type=click.Path(path_type=Path), default=_DEFAULT_OUTPUT)
+@click.option("--docs", type=click.Path(path_type=Path), help="write benchmarks.md and charts here")
+@click.option("--from", "source", type=click.Path(exists=True, path_type=Path), help="old results")
+def bench(
+    *,
+    quick: bool,
+    sizes: tuple[Size, ...],
+    modes: tuple[str, ...],
+    part: str,
+    rounds: int,
+    samples: int,
+    budget: float,
+    cutoff: float,
+    churn: float,
+    upstream_up_to: int,
+    output: Path,
+    docs: Path | None,
+    source: Path | None,
+) -> None:
+    """Measure this program and upstream's kube-proxy side by side.
+
+    Everything happens in network namespaces made for it; needs root, Go (once, to build upstream's
+    programs) and time. With --quick it needs none of these and only counts.
+    """
+    from rich.console import Console
+
+    from kubeproxy.bench import command
+    from kubeproxy.bench.control import Limits
+    from kubeproxy.bench.records import read_results
+    from kubeproxy.bench.run import Options
+
+    console = Console()
+    if quick:
+        sys.exit(0 if command.check_growth(console, modes, sizes or command.QUICK_SIZES) else 1)
+    if source:
+        results = read_results(source)
+        command.show(console, results)
+    else:
+        standard = Options()
+        options = Options(
+            sizes=sizes or standard.sizes,
+            modes=modes or standard.modes,
+            rounds=rounds,
+            budget_seconds=budget * 60,
+            upstream_services=upstream_up_to,
+            limits=Limits(cutoff_seconds=cutoff, samples=samples, churn_seconds=churn),
+            with_control=part != "data",
+            with_data=part != "control",
+        )
+        results = command.compare(console, options, output)
+    if docs:
+        command.document(console, results, docs)
