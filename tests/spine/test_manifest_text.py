@@ -180,8 +180,8 @@ def test_what_cannot_be_read_says_why(text: str, reason: str) -> None:
 
 
 WORDS = (
-    *["kind: ", "Service", "List", "items:", "\n", "  ", "- ", "metadata: {name: x}", "spec:"]
-    *["---\n", "{", "}", "[", "]", ",", '"', ": ", "&a ", "*a", "!!int ", "!!set {a, b}", "? "]
+    *["kind: ", "Service", "List", "items:", "\n", "  ", "- ", "metadata: {name: x}", "spec:"],
+    *["---\n", "{", "}", "[", "]", ",", '"', ": ", "&a ", "*a", "!!int ", "!!set {a, b}", "? "],
     *["!!timestamp x", "!!binary aGk=", "clusterIP: 10.0.0.1", "5", ".nan", "null", "<<: "]
 )  # fmt: skip
 
