@@ -111,17 +111,11 @@ class Proxies:
             if await process.wait() != 0:
                 raise self._failure(node, "failed to clean up")
 
-    async def settle(
-        self,
-        *,
-        since: float,
-        families: Sequence[Family] = tuple(Family),
-        timeout_seconds: float = SETTLE_SECONDS,
-    ) -> None:
-        """Wait until every proxy has synced these families after `since` (wall-clock time)."""
+    async def settle(self, *, since: float, timeout_seconds: float = SETTLE_SECONDS) -> None:
+        """Wait until every proxy has synced both families after `since` (wall-clock time)."""
         deadline = time.monotonic() + timeout_seconds
         for node in self.nodes:
-            while not await self._has_synced(node, families, since):
+            while not await self._has_synced(node, since):
                 if time.monotonic() > deadline:
                     raise self._failure(node, f"did not sync within {timeout_seconds:g} s")
                 await asyncio.sleep(_POLL_SECONDS)
@@ -146,12 +140,12 @@ class Proxies:
         path = self._log_path(node)
         return path.read_text(errors="replace") if path.exists() else ""
 
-    async def _has_synced(self, node: str, families: Sequence[Family], since: float) -> bool:
+    async def _has_synced(self, node: str, since: float) -> bool:
         process = self._running.get(node)
         if process is None or process.returncode is not None:
             raise self._failure(node, "is not running")
         synced = await self.last_sync(node)
-        return all(synced.get(family, 0.0) >= since for family in families)
+        return all(synced.get(family, 0.0) >= since for family in Family)
 
     async def _spawn(self, node: str) -> asyncio.subprocess.Process:
         flags = {

@@ -14,6 +14,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from itertools import count
 
 from kubeproxy.facts.ids import Family
 from kubeproxy.lab.cluster import Lab
@@ -44,6 +45,7 @@ from kubeproxy.testing.flow_model import expand_networks
 from kubeproxy.testing.flow_objects import (
     Destination,
     World,
+    generation_manifest,
     node_manifest,
     service_cidr_manifest,
     service_manifest,
@@ -57,6 +59,7 @@ PATIENCE_SECONDS = 3.0
 _DROP_SECONDS = 0.4
 _ANSWER_SECONDS = 2.0
 _AT_ONCE = 32
+_generations = count()
 
 
 class LabRunner:
@@ -156,9 +159,11 @@ class _Run:
         manifests = [service_manifest(s, self._world) for s in self._services.values()]
         for service in self._services.values():
             manifests += slice_manifests(service, self._world)
+        manifests.append(generation_manifest(next(_generations)))
         self._lab.proxies.write("flow", manifests)
         if self._lab.proxies.is_running:
-            await self._lab.proxies.settle(since=began, families=self._world.families)
+            await self._lab.proxies.settle(since=began)
+        await asyncio.gather(*(load.go_on() for load in self._loads))
 
     async def _ensure_proxies(self) -> None:
         proxies, flags = self._lab.proxies, self._flags()
@@ -260,9 +265,9 @@ class _Run:
     # --- health, foreign rules, leftovers ---
 
     async def _check_health(self, step: HealthCheck) -> None:
-        for node, count in step.nodes.items():
+        for node, endpoints in step.nodes.items():
             for family in self._world.families:
-                wrong = await self._health_mistake(node, family, step.port, count)
+                wrong = await self._health_mistake(node, family, step.port, endpoints)
                 self._wrong += [wrong] if wrong else []
 
     async def _health_mistake(self, node: str, family: Family, port: int, count: int) -> str:

@@ -7,6 +7,7 @@ import asyncio
 from kubeproxy.lab.probe import Connection, Fate, Outcome, Prober, Target
 
 _PAUSE_SECONDS = 0.01
+_ENOUGH = 30
 _TIMEOUT_SECONDS = 2.0
 
 
@@ -32,6 +33,12 @@ class Load:
             asyncio.create_task(self._keep_asking(opened)),
             asyncio.create_task(self._keep_connecting()),
         ]
+
+    async def go_on(self) -> None:
+        """Let enough connections meet the present state that each endpoint gets some."""
+        wanted = self.made + _ENOUGH
+        while self.made < wanted and self._tasks and not self.failures:
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def stop(self) -> None:
         self._is_over = True

@@ -230,3 +230,23 @@ def service_cidr_manifest() -> Manifest:
         "metadata": {"name": "kubernetes"},
         "spec": {"cidrs": [SERVICE_CIDR[family] for family in Family]},
     }
+
+
+def generation_manifest(number: int) -> Manifest:
+    """A Service that differs with every number, in both families.
+
+    Written along with every change, so that the change is a change for every proxy and family, and
+    a proxy that has synced afterwards has it.
+    """
+    cluster_ips = [nth_address(SERVICE_CIDR, 2).of(family) for family in Family]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"namespace": "lab", "name": "generation"},
+        "spec": {
+            "clusterIP": cluster_ips[0],
+            "clusterIPs": cluster_ips,
+            "ipFamilies": [family.value for family in Family],
+            "ports": [{"port": 1 + number % 65535, "protocol": "TCP"}],
+        },
+    }
