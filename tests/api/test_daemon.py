@@ -213,7 +213,7 @@ async def test_nothing_is_written_before_both_lists_are_complete(
     fake.faults.append(Fault(stalls=True, applies=lambda seen: seen.path == slices))
     async with fake.serving():
         with running(tmp_path / "log", f"--master={fake.url}", "-v=2") as daemon:
-            synced = '"Caches are synced" type="Service"'
+            synced = '"Caches populated" type="Service"'
             await until(lambda: synced in daemon.log.read_text(), daemon)
             await asyncio.sleep(1.5)
             assert rules() == []

@@ -184,8 +184,11 @@ async def test_where_streaming_lists_are_refused_pages_are_fetched(
         Fault(body=b'{"type":"ADDED","obj', stalls=True, applies=streams),
         Fault(body=b'{"type":"ADDED","obj', breaks=True, applies=streams),
         Fault(body=b"", applies=streams),
+        Fault(status=500, applies=streams),
+        Fault(body=b'{"type":"ERROR","object":{"code":500}}\n', applies=streams),
+        Fault(body=b"<html>\n", applies=streams),
     ],
-    ids=["silent", "half a line", "broken", "ended"],
+    ids=["silent", "half a line", "broken", "ended", "refused", "failed", "garbled"],
 )
 async def test_a_streaming_list_that_does_not_end_is_given_up_for_pages(
     fake: FakeApi, until: Until, fault: Fault
@@ -195,6 +198,7 @@ async def test_a_streaming_list_that_does_not_end_is_given_up_for_pages(
     async with reflecting(fake, ReflectorSettings(stall_seconds=0.2)) as sink:
         await until(lambda: sink.held == {"a": "10.0.0.1"} and sink.syncs == 1)
     assert any(map(lists, fake.requests))
+    assert sink.slept == []
 
 
 async def test_pages_are_fetched_to_the_end_before_anything_counts_as_deleted(
@@ -272,7 +276,41 @@ async def test_a_forgotten_version_means_a_new_list_that_finds_the_missed_delete
         await until(lambda: sink.syncs == 2)
         assert list(sink.held) == ["b"]
     listings = [request.query["resourceVersion"] for request in fake.requests if streams(request)]
-    assert listings == ["", ""]
+    assert listings == ["", "3"], "a list may be newer than what we saw, but not older"
+
+
+async def test_where_not_even_a_list_has_our_version_any_will_do(
+    fake: FakeApi, until: Until
+) -> None:
+    """As after the storage was restored from a backup."""
+    await fake.create("services", "ns", service("a"))
+    too_large = b'{"code":504,"message":"Too large resource version: 9, current: 2"}'
+    gone = b'{"type":"ERROR","object":{"code":410}}\n'
+    async with reflecting(fake, PAGES) as sink:
+        await until(watching(fake))
+        fake.faults.append(Fault(body=gone, applies=continues))
+        fake.faults.append(Fault(status=504, body=too_large, applies=lists))
+        fake.end_watches()
+        await until(lambda: sink.syncs == 2)
+    listings = [request.query["resourceVersion"] for request in fake.requests if lists(request)]
+    assert listings == ["0", "2", ""]
+
+
+async def test_a_stream_the_server_ends_with_its_own_failure_means_a_new_list(
+    fake: FakeApi, until: Until
+) -> None:
+    failed = b'{"type":"ERROR","object":{"code":500,"reason":"InternalError"}}\n'
+    fake.faults.append(Fault(body=failed, applies=continues))
+    async with reflecting(fake, PAGES) as sink:
+        await until(lambda: sink.syncs == 2)
+
+
+async def test_a_busy_server_ends_a_watch_without_a_new_list(fake: FakeApi, until: Until) -> None:
+    busy = b'{"type":"ERROR","object":{"code":429,"reason":"TooManyRequests"}}\n'
+    fake.faults.append(Fault(body=busy, applies=continues))
+    async with reflecting(fake, PAGES) as sink:
+        await until(watching(fake, 2))
+    assert (sink.syncs, sink.slept) == (1, [0.8])
 
 
 async def test_very_short_watches_are_not_repeated_without_a_pause(

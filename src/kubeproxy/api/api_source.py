@@ -63,7 +63,7 @@ def translator(kind: Kind, inbox: Inbox) -> Callable[[watch.Event[Tracked]], Non
             case watch.Delete():
                 inbox.send(source.Delete(kind, event.key.namespace, event.key.name))
             case watch.Synced():
-                logger.v(2).info("Caches are synced", type=kind.value)
+                logger.v(2).info("Caches populated", type=kind.value)
                 inbox.send(source.Synced(kind))
             case watch.Undecodable():
                 inbox.send(source.Undecodable(kind, str(event.key), event.reason))

@@ -24,6 +24,10 @@ class Unauthorized(Unavailable):
     """The server does not know us; a rotated token may change that."""
 
 
+class ServerFailed(Unavailable):
+    """The server answered that it failed (5xx): another way of asking may fare better."""
+
+
 def problem(what: str, code: int, status: Status) -> ApiError:
     """The exception for an answer with this HTTP code and Status to the request `what`."""
     said = status.message or f"HTTP status {code}"
@@ -39,6 +43,8 @@ def problem(what: str, code: int, status: Status) -> ApiError:
     if code == GONE or status.is_expired or "Too large resource version" in said:
         # Too large: the server's storage was set back, and our version never existed there.
         return Expired(f"{what}: {said}")
-    if code == TOO_MANY_REQUESTS or code >= 500:
-        return Unavailable(f"{what}: the server cannot answer now ({code}: {said})")
+    if code == TOO_MANY_REQUESTS:
+        return Unavailable(f"{what}: the server asks for patience ({code}: {said})")
+    if code >= 500:
+        return ServerFailed(f"{what}: the server cannot answer now ({code}: {said})")
     return Refused(f"{what}: the server refuses ({code}: {said})", code)

@@ -20,10 +20,10 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from kubeproxy.api.backoff import Backoff, BackoffPolicy
-from kubeproxy.api.problems import Refused, problem
+from kubeproxy.api.problems import Refused, ServerFailed, problem
 from kubeproxy.api.resources import Resource
 from kubeproxy.api.transport import Answer, Request
-from kubeproxy.api.watch import Event, Failed, Garbled, Ignored, Tracked, Tracker
+from kubeproxy.api.watch import Event, Failed, Garbled, Ignored, Status, Tracked, Tracker
 from kubeproxy.errors import ApiError, Expired, Unavailable
 from kubeproxy.logs import get_logger
 
@@ -90,7 +90,6 @@ class Reflector(Generic[T]):
             try:
                 await self._list_and_watch()
             except Expired as error:
-                self._trusts_version = False
                 logger.v(4).info(
                     "Resource version is gone, listing again",
                     type=self._resource.name,
@@ -101,8 +100,13 @@ class Reflector(Generic[T]):
             await self._pause()
 
     async def _list_and_watch(self) -> None:
-        if not (self._settings.streams and await self._streaming_list()):
-            await self._paged_list()
+        try:
+            if not (self._settings.streams and await self._streaming_list()):
+                await self._paged_list()
+        except Expired:
+            # Not even "at least as new as what we saw" can be had: take what there is.
+            self._trusts_version = False
+            raise
         self._trusts_version = True
         while True:
             await self._watch()
@@ -118,18 +122,10 @@ class Reflector(Generic[T]):
         self._tracker.begin_list()
         try:
             await self._follow(query)
-        except Refused as error:
-            logger.v(2).info(
-                "The server has no streaming lists, fetching pages",
-                type=self._resource.name,
-                err=str(error),
-            )
-        except _BrokenOff as error:
+        except (Refused, ServerFailed, _BrokenOff, _Useless) as error:
             if self._tracker.is_listing:
                 logger.v(2).info(
-                    "The streaming list did not end, fetching pages",
-                    type=self._resource.name,
-                    err=str(error),
+                    "No streaming list, fetching pages", type=self._resource.name, err=str(error)
                 )
         return not self._tracker.is_listing
 
@@ -223,10 +219,9 @@ class Reflector(Generic[T]):
 
     def _handle(self, event: Event[T]) -> None:
         if isinstance(event, Failed):
-            what = f"watch {self._resource.path}"
-            raise problem(what, event.status.code or 500, event.status)
+            raise self._failure(event.status)
         if isinstance(event, Garbled):
-            raise ApiError(f"{self._resource.path}: {event.reason}")
+            raise _Useless(f"{self._resource.path}: {event.reason}")
         if isinstance(event, Ignored):
             logger.v(1).info(
                 "Unknown watch event is ignored", type=self._resource.name, event=event.type
@@ -234,12 +229,21 @@ class Reflector(Generic[T]):
             return
         self._deliver(event)
 
+    def _failure(self, status: Status) -> ApiError:
+        """Why the server ended a stream; where it is to blame itself, a new list is the way on."""
+        found = problem(f"watch {self._resource.path}", status.code or 500, status)
+        return _Useless(str(found)) if isinstance(found, ServerFailed) else found
+
     async def _pause(self) -> None:
         await self._sleep(self._backoff.fail(self._clock(), self._rand()))
 
 
 class _BrokenOff(Unavailable):
     """A stream began and did not end well."""
+
+
+class _Useless(ApiError):
+    """A stream that cannot be gone on with, and whose missing part is unknown."""
 
 
 class _PagesExpired(Exception):

@@ -36,9 +36,12 @@ class RealApi:
         *,
         service_cidrs: str | None = None,
         address: str = "127.0.0.1",
+        etcd: Path | None = None,
     ) -> None:
+        """`etcd` is a program to use instead of the one that is built."""
         self.folder = folder
         self._address = address
+        self._etcd = etcd
         self._prefix = tuple(prefix)
         self._service_cidrs = service_cidrs or "10.96.0.0/16,fd00:10:96::/112"
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -133,7 +136,7 @@ class RealApi:
         self._running = {}
 
     def _run(self, name: str, *arguments: str) -> None:
-        program = built("kube-apiserver" if name.startswith("kube-apiserver") else name)
+        program = (self._etcd or built("etcd")) if name == "etcd" else built("kube-apiserver")
         with (self.folder / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
                 [*self._prefix, "setpriv", "--pdeathsig", "KILL", str(program), *arguments],
