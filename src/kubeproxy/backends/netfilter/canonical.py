@@ -9,37 +9,40 @@ it; a spelling it does not know merely compares as different, and the rules are 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)')
 _ESCAPED = re.compile(r"\\(.)")
 _PROBABILITY_BITS = 1 << 31
 _FRONT = {"-s": 0, "-d": 1, "-i": 2, "-o": 3, "-p": 4}
 _DEFAULT_REJECTS = frozenset({"icmp-port-unreachable", "icmp6-port-unreachable"})
-_RECENT_DEFAULTS = frozenset({"--rsource"})
+_SPECIAL = ("-", "!")
+_PLAIN = frozenset({"-A", "-j", "--mode", "--to-destination"})
+"""Options never negated and printed as written; listed because they are the most frequent."""
 _SEPARATOR = "\x1f"
 
 
 def canonical_rule(line: str) -> str:
-    """The common form of a rule line: words joined by a separator no rule contains."""
-    words = _split(line)
-    front = [""] * len(_FRONT)
+    """The common form of a rule line: words joined by a separator no rule contains.
+
+    Runs over every rule in the kernel when that is compared with what is wanted, so plain words,
+    which are most, take the shortest way.
+    """
+    front = ["", "", "", "", ""]
     rest: list[str] = []
-    position, end, negation = 0, len(words), ""
-    while position < end:
-        word = words[position]
-        slot = _FRONT.get(word)
-        if slot is not None:
-            front[slot] = f"{negation}{word} {_with_prefix(words[position + 1])}"
+    negation = ""
+    words = iter(_split(line))
+    for word in words:
+        if word in _PLAIN or word[:1] not in _SPECIAL:
+            rest.append(word)
+        elif word in _FRONT:
+            front[_FRONT[word]] = f"{negation}{word} {_with_prefix(next(words))}"
             negation = ""
-            position += 2
-            continue
-        if word == "!":
+        elif word == "!":
             negation = "! "
-            position += 1
-            continue
-        position = _take(words, position, negation, rest)
-        negation = ""
+        else:
+            rest.extend(_OPTIONS.get(word, _unchanged)(negation + word, words))
+            negation = ""
     return _SEPARATOR.join((*rest[:2], *front, *rest[2:]))
 
 
@@ -47,8 +50,16 @@ def _split(line: str) -> list[str]:
     """Words, a quoted text being one."""
     if '"' not in line:
         return line.split()
-    words = [plain or quoted for quoted, plain in _WORD.findall(line)]
-    return [_ESCAPED.sub(r"\1", word) for word in words] if "\\" in line else words
+    if "\\" in line:
+        words = (plain or quoted for quoted, plain in _WORD.findall(line))
+        return [_ESCAPED.sub(r"\1", word) for word in words]
+    found: list[str] = []
+    for number, part in enumerate(line.split('"')):
+        if number % 2:
+            found.append(part)
+        else:
+            found += part.split()
+    return found
 
 
 def _with_prefix(address: str) -> str:
@@ -60,57 +71,73 @@ def _with_prefix(address: str) -> str:
     return f"{address}/32" if address.count(".") == 3 and address[-1].isdigit() else address
 
 
-def _take(words: list[str], position: int, negation: str, rest: list[str]) -> int:
-    """Append one word, or one option with its value in common form; where to go on."""
-    word = words[position]
-    if word == "-m" and words[position + 1] == "recent":
-        return _take_recent(words, position + 2, rest)
-    common = _OPTIONS.get(word)
-    if common is None:
-        rest.append(negation + word)
-        return position + 1
-    rest.extend(common(negation + word, words[position + 1]))
-    return position + 2
+def _unchanged(word: str, _words: Iterator[str]) -> tuple[str, ...]:
+    """An option that is printed as it was written; its value follows as a plain word."""
+    return (word,)
 
 
-def _take_recent(words: list[str], position: int, rest: list[str]) -> int:
-    """The options of `-m recent` are printed in another order, with the defaults spelled out."""
+def _comment(word: str, words: Iterator[str]) -> tuple[str, ...]:
+    """Taken together with its value, which may look like anything."""
+    return (word, next(words))
+
+
+def _match(word: str, words: Iterator[str]) -> tuple[str, ...]:
+    name = next(words)
+    return _recent(words) if name == "recent" else (word, name)
+
+
+_RECENT_WITH_VALUE = frozenset({"--name", "--seconds"})
+_RECENT_FLAGS = frozenset({"--rcheck", "--set", "--reap", "--update", "--remove"})
+
+
+def _recent(words: Iterator[str]) -> tuple[str, ...]:
+    """`-m recent` is printed with its options in another order and the defaults spelled out.
+
+    Its options are taken up to the first word that is not one of them; that word, a match or the
+    target, is left as it is.
+    """
     options: list[str] = []
-    while position < len(words) and words[position] not in ("-m", "-j", *_FRONT):
-        word = words[position]
-        position += 1
-        if word in ("--name", "--seconds", "--mask"):
-            if word != "--mask":
-                options.append(f"{word} {words[position]}")
-            position += 1
-        elif word not in _RECENT_DEFAULTS:
+    for word in words:
+        if word in _RECENT_WITH_VALUE:
+            options.append(f"{word} {next(words)}")
+        elif word in _RECENT_FLAGS:
             options.append(word)
-    rest.append("-m recent")
-    rest.extend(sorted(options))
-    return position
+        elif word == "--mask":
+            next(words)
+        elif word != "--rsource":
+            return ("-m recent", *sorted(options), word)
+    return ("-m recent", *sorted(options))
 
 
-def _mark(word: str, value: str) -> tuple[str, ...]:
-    return (word, "/".join(hex(int(part, 0)) for part in value.split("/")))
+def _hex(value: str) -> str:
+    return "/".join(hex(int(part, 0)) for part in value.split("/"))
 
 
-def _or_mark(_word: str, value: str) -> tuple[str, ...]:
-    return _mark("--set-xmark", f"{value}/{value}")
+def _mark(word: str, words: Iterator[str]) -> tuple[str, ...]:
+    return (word, _hex(next(words)))
 
 
-def _xor_mark(_word: str, value: str) -> tuple[str, ...]:
-    return _mark("--set-xmark", f"{value}/0")
+def _or_mark(_word: str, words: Iterator[str]) -> tuple[str, ...]:
+    value = next(words)
+    return ("--set-xmark", _hex(f"{value}/{value}"))
 
 
-def _probability(word: str, value: str) -> tuple[str, ...]:
-    return (word, str(round(float(value) * _PROBABILITY_BITS)))
+def _xor_mark(_word: str, words: Iterator[str]) -> tuple[str, ...]:
+    return ("--set-xmark", _hex(f"{next(words)}/0"))
 
 
-def _reject_with(word: str, value: str) -> tuple[str, ...]:
+def _probability(word: str, words: Iterator[str]) -> tuple[str, ...]:
+    return (word, str(round(float(next(words)) * _PROBABILITY_BITS)))
+
+
+def _reject_with(word: str, words: Iterator[str]) -> tuple[str, ...]:
+    value = next(words)
     return () if value in _DEFAULT_REJECTS else (word, value)
 
 
-_OPTIONS: dict[str, Callable[[str, str], tuple[str, ...]]] = {
+_OPTIONS: dict[str, Callable[[str, Iterator[str]], tuple[str, ...]]] = {
+    "-m": _match,
+    "--comment": _comment,
     "--mark": _mark,
     "--set-xmark": _mark,
     "--or-mark": _or_mark,
