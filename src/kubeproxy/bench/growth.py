@@ -1,6 +1,6 @@
 """The quick variant: does the work for one change grow with the size of the cluster?
 
-It counts instead of timing, so it gives the same answer on any machine: lines of Python executed,
+It counts instead of timing, so it gives the same answer on any machine: steps of Python (bytecode),
 kernel calls (batches), bytes and items handed to the kernel, services planned and rendered, for one
 change in a small and in a large cluster. Every mode is asked through the daemon's own intake and
 engine, with sinks that compile everything and apply nothing; what a mode's `apply` costs is for
@@ -55,7 +55,7 @@ TOLERANCE = 1.1
 class Cost(msgspec.Struct, frozen=True, gc=False):
     """What one change took, counted."""
 
-    python_lines: int
+    python_steps: int
     kernel_calls: int
     bytes_sent: int
     items: int
@@ -84,7 +84,7 @@ class GrowthRow(msgspec.Struct, frozen=True):
         )
 
 
-class _DrySink:
+class DrySink:
     """Compiles like the sink it stands for, and leaves the kernel alone."""
 
     def __init__(self, sink: Sink) -> None:
@@ -108,7 +108,7 @@ class DryBackend(Backend):
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner.family, inner.options)
         self._inner = inner
-        self._sinks = tuple(_DrySink(sink) for sink in inner.sinks)
+        self._sinks = tuple(DrySink(sink) for sink in inner.sinks)
 
     @property
     def sinks(self) -> Sequence[Sink]:
@@ -186,14 +186,14 @@ class Subject:
         """Take these events and do the round they call for, counting."""
         pipeline = self.engine.pipeline
         planned, rendered = pipeline.planned, pipeline.rendered
-        with _counting_lines() as lines:
+        with _counting_steps() as steps:
             for event in events:
                 self._intake.send(event)
             report = await self.engine.round()
         if report.failures:
             raise ValueError(f"a round of the benchmark failed: {report.failures[0].message}")
         return Cost(
-            python_lines=lines(),
+            python_steps=steps(),
             kernel_calls=report.batches,
             bytes_sent=report.bytes_sent,
             items=report.changes,
@@ -213,13 +213,14 @@ def slice_event(index: int, slots: Sequence[int]) -> Upsert:
 
 
 @contextmanager
-def _counting_lines() -> Iterator[Callable[[], int]]:
-    """Counts lines of Python executed in this thread: a loop shows even if it calls nothing."""
+def _counting_steps() -> Iterator[Callable[[], int]]:
+    """Counts bytecode executed in this thread: a loop shows even if it calls nothing."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> TraceFunction:
         nonlocal count
-        count += event == "line"
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        count += event == "opcode"
         return trace
 
     # A collection in the middle would run finalisers of no concern to the change.

@@ -25,6 +25,7 @@ from kubeproxy.bench.nftables_upstream import PlainService, upstream_table
 from kubeproxy.bench.records import Size
 from kubeproxy.engine import Engine, EngineTimes
 from kubeproxy.facts.ids import Family
+from kubeproxy.kernel.netlink import nft
 from kubeproxy.testing.builders import endpoint, endpoint_slice, node, service
 from kubeproxy.testing.fake_backend import FakeConntrack, Heard
 from kubeproxy.testing.scratch import scratch_namespace
@@ -101,23 +102,19 @@ class Churn(Struct, frozen=True, gc=False):
         )
 
 
-class TimedBackend(NftablesBackend):
-    """The mode, with its commits timed."""
+class TimedSocket(nft.NftSocket):
+    """A socket whose commits are timed."""
 
-    def __init__(self) -> None:
-        super().__init__(Family.IPV4, ModeOptions())
-        self.kernel_seconds = 0.0
-        socket = self._table.socket
-        commit = socket.commit
+    def __init__(self, family: int) -> None:
+        super().__init__(family)
+        self.seconds = 0.0
 
-        def timed(batch: object) -> object:
-            started = time.perf_counter()
-            try:
-                return commit(batch)  # type: ignore[arg-type]
-            finally:
-                self.kernel_seconds += time.perf_counter() - started
-
-        socket.commit = timed  # type: ignore[method-assign,assignment]
+    def commit(self, batch: nft.Batch) -> tuple[nft.Refusal, ...]:
+        started = time.perf_counter()
+        try:
+            return super().commit(batch)
+        finally:
+            self.seconds += time.perf_counter() - started
 
 
 class Bench:
@@ -125,7 +122,8 @@ class Bench:
 
     def __init__(self, size: Size, *, min_seconds: float = 0.0) -> None:
         self.size = size
-        self.backend = TimedBackend()
+        self.socket = TimedSocket(2)
+        self.backend = NftablesBackend(Family.IPV4, ModeOptions(), lambda _: self.socket)
         self.engine = Engine(
             self.backend,
             node(),
@@ -232,12 +230,12 @@ async def _measure(
     times, kernel, sent = [], [], 0
     for number in range(min(rounds, bench.size.services)):
         index = number * 7919 % bench.size.services
-        bench.backend.kernel_seconds = 0.0
+        bench.socket.seconds = 0.0
         started = time.perf_counter()
         bench.set_endpoints(index, after(index))
         _, sent = await bench.round()
         times.append((time.perf_counter() - started) * 1000)
-        kernel.append(bench.backend.kernel_seconds * 1000)
+        kernel.append(bench.socket.seconds * 1000)
     return OneChange(bench.size, kind, median(times), max(times), median(kernel), sent)
 
 

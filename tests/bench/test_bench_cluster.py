@@ -1,0 +1,61 @@
+"""The benchmark's objects, and how they get into an API server."""
+
+import ipaddress
+
+import msgspec
+import pytest
+
+from kubeproxy.api import objects
+from kubeproxy.bench.cluster import (
+    CLUSTER_CIDR,
+    ENDPOINT_CIDR,
+    SERVICE_CIDR,
+    SPARE,
+    cluster_ip,
+    in_parallel,
+    pod_ip,
+    service_json,
+    slice_json,
+)
+
+
+def test_objects_are_what_the_api_calls_by_these_names() -> None:
+    """They decode as a Service and a slice of it, with everything ready."""
+    service = msgspec.convert(service_json(3), objects.Service)
+    endpoint_slice = msgspec.convert(slice_json(3, range(10)), objects.EndpointSlice)
+    assert service.metadata.name == "svc-00003"
+    assert len(endpoint_slice.endpoints or ()) == 10
+
+
+def test_addresses_of_the_largest_cluster_are_distinct_and_inside_their_networks() -> None:
+    """30,000 services with 50 endpoints, spare ones included."""
+    last = 30000
+    endpoints = ipaddress.IPv4Network(ENDPOINT_CIDR)
+    assert ipaddress.ip_address(pod_ip(last, SPARE + 63)) in endpoints
+    assert endpoints.subnet_of(ipaddress.IPv4Network(CLUSTER_CIDR))
+    assert ipaddress.ip_address(cluster_ip(last)) in ipaddress.IPv4Network(SERVICE_CIDR)
+    assert pod_ip(1, 0) != pod_ip(0, SPARE + 63)
+
+
+async def test_jobs_are_all_done_and_progress_is_told() -> None:
+    """Each once, and the last word is that all are done."""
+    done: list[int] = []
+    told: list[tuple[int, int]] = []
+
+    async def job(number: int) -> None:
+        done.append(number)
+
+    jobs = [lambda n=n: job(n) for n in range(250)]
+    await in_parallel(jobs, lambda now, total: told.append((now, total)))
+    assert sorted(done) == list(range(250))
+    assert told[-1] == (250, 250)
+
+
+async def test_a_failed_job_is_not_swallowed() -> None:
+    """The caller hears about it."""
+
+    async def fails() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ExceptionGroup):
+        await in_parallel([fails])

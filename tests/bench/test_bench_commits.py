@@ -1,0 +1,114 @@
+"""The kernel's word on commits."""
+
+import asyncio
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubeproxy.bench.commits import CommitClock, RestoreTools, latest_since, nft_clock
+from kubeproxy.testing.scratch import scratch_namespace
+
+
+class _Pipe:
+    """A commit clock's source that a test writes to."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+
+    def fileno(self) -> int:
+        return self._reader
+
+    def commit(self) -> None:
+        os.write(self._writer, b"\n")
+
+    def read(self) -> int:
+        return os.read(self._reader, 100).count(b"\n")
+
+    def close(self) -> None:
+        os.close(self._reader)
+        os.close(self._writer)
+
+
+async def test_the_end_of_a_burst_is_found() -> None:
+    """Commits close together are one change; one after a pause is another."""
+    pipe = _Pipe()
+    clock = CommitClock(pipe, pipe.read)
+    began = time.monotonic()
+    loop = asyncio.get_running_loop()
+    for delay in (0.0, 0.02, 0.3):
+        loop.call_later(delay, pipe.commit)
+    end = await clock.burst_after(began, 5, gap_seconds=0.15)
+    await clock.first_after(began + 0.25, 5)
+    clock.close()
+    assert len(clock.moments) == 3
+    assert end == clock.moments[1]
+
+
+async def test_nothing_committed_is_nothing() -> None:
+    """The limit passes and there is no moment."""
+    pipe = _Pipe()
+    clock = CommitClock(pipe, pipe.read)
+    assert await clock.burst_after(time.monotonic(), 0.01) is None
+    clock.close()
+
+
+def test_the_latest_commit_counts_from_a_moment_on() -> None:
+    """Older ones belong to something else."""
+    assert latest_since([1.0, 2.0, 3.0], 1.5) == 3.0
+    assert latest_since([1.0], 1.5) is None
+
+
+@pytest.fixture
+def namespace() -> Iterator[None]:
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    with scratch_namespace():
+        yield
+
+
+@pytest.mark.kernel
+async def test_each_nftables_transaction_is_one_commit(namespace: None) -> None:
+    """However many objects it has; a listing is none."""
+    clock = nft_clock()
+    chains = "".join(f"add chain ip t c{n}\n" for n in range(50))
+    for text in (f"add table ip t\n{chains}", "list ruleset\n", "delete table ip t\n"):
+        subprocess.run(["nft", "-f", "-"], input=text.encode(), check=True, capture_output=True)
+    await clock.first_after(clock.moments[0] if clock.moments else 0, 1)
+    await asyncio.sleep(0.05)
+    clock.close()
+    assert len(clock.moments) == 2
+
+
+@pytest.mark.kernel
+async def test_the_end_of_a_restore_is_a_commit(namespace: None, tmp_path: Path) -> None:
+    """The wrapper runs the old iptables and keeps its status; asking for a version is none."""
+    tools = RestoreTools(tmp_path / "tools")
+    clock = tools.clock()
+    environment = {**os.environ, **tools.environment()}
+
+    async def restore(text: bytes, *options: str) -> int:
+        process = await asyncio.create_subprocess_exec(
+            *("iptables-restore", *options),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
+        await process.communicate(text)
+        return await process.wait()
+
+    assert await restore(b"", "--version") == 0
+    assert clock.moments == []
+    assert await restore(b"*nat\n:KUBE-X - [0:0]\nCOMMIT\n", "--noflush") == 0
+    assert await clock.first_after(0, 2) is not None
+    assert await restore(b"*nat\n-A MISSING -j ACCEPT\nCOMMIT\n", "--noflush") != 0
+    clock.close()
+    listed = subprocess.run(
+        ["iptables-legacy-save", "-t", "nat"], capture_output=True, text=True, check=True
+    )
+    assert ":KUBE-X" in listed.stdout

@@ -1,0 +1,71 @@
+"""The quick variant: one change takes the same work in any cluster."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from click.testing import CliRunner
+
+from kubeproxy.backends.base import Batch, Change, Item, ModeOptions, Sink, Value
+from kubeproxy.backends.registry import load_mode, mode_names
+from kubeproxy.bench.growth import DryBackend, DrySink, GrowthRow, measure_costs, mode_growth
+from kubeproxy.bench.records import Size
+from kubeproxy.facts.ids import Family
+from kubeproxy.kpctl import main
+
+SIZES = (Size(120), Size(1200))
+"""Both beyond a thousand endpoints, where rules get shorter and one change rewrites them all."""
+
+
+@pytest.mark.parametrize("mode", mode_names())
+def test_one_change_takes_the_same_work_at_any_size(mode: str) -> None:
+    """Steps, kernel calls, bytes, items, plans and renders: none grows with the cluster."""
+    rows = mode_growth(mode, SIZES)
+    assert {row.change for row in rows} >= {"endpoint added", "Service added"}
+    assert [sentence for row in rows for sentence in row.grown()] == []
+    assert all(cost.items and cost.plans == 1 for row in rows for _, cost in row.costs)
+
+
+class _RewritingSink(DrySink):
+    """Sends everything it knows with every change, as some proxies do."""
+
+    def __init__(self, sink: Sink) -> None:
+        super().__init__(sink)
+        self._known: dict[Item, Value] = {}
+
+    def compile(self, changes: Sequence[Change]) -> Iterator[Batch]:
+        self._known |= {change.item: change.new for change in changes}
+        yield Batch(tuple(changes), None, sum(len(str(item)) for item in self._known))
+
+
+class _Rewriting(DryBackend):
+    def __init__(self) -> None:
+        super().__init__(load_mode("iptables").create(Family.IPV4, ModeOptions()))
+        self._rewriting = tuple(_RewritingSink(sink) for sink in super().sinks)
+
+    @property
+    def sinks(self) -> Sequence[Sink]:
+        return self._rewriting
+
+
+async def test_a_mode_that_rewrites_everything_is_found_out() -> None:
+    """Bytes and steps that grow with the cluster are told."""
+    found = [(size, await measure_costs(_Rewriting(), size)) for size in (SIZES[0], Size(360))]
+    costs = tuple((size, at_size["endpoint added"]) for size, at_size in found)
+    grown = GrowthRow("bad", "endpoint added", costs).grown()
+    assert any("bytes sent grew" in sentence for sentence in grown)
+    assert any("python steps grew" in sentence for sentence in grown)
+
+
+def test_the_command_counts_and_succeeds() -> None:
+    """`kpctl bench --quick` for one mode at small sizes."""
+    arguments = ["bench", "--quick", "--mode", "ipvs", "--size", "120", "--size", "360"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    assert "same work" in done.output
+
+
+def test_the_command_explains_what_a_size_is() -> None:
+    """A mistake is answered with an example."""
+    done = CliRunner().invoke(main, ["bench", "--quick", "--size", "huge"])
+    assert done.exit_code == 2
+    assert "5kx50" in done.output

@@ -1,0 +1,124 @@
+"""Records: medians, ratios, limits, growth."""
+
+from pathlib import Path
+
+import pytest
+
+from kubeproxy.bench.records import (
+    DIRECT,
+    OURS,
+    UPSTREAM,
+    Measurement,
+    Record,
+    Results,
+    Size,
+    fit_exponent,
+    growth,
+    parse_size,
+    read_results,
+    summarise,
+    write_results,
+)
+
+THOUSAND = Size(1000)
+
+
+def measured(
+    program: str, *values: float, unit: str = "ms", size: Size = THOUSAND, cut: bool = False
+) -> list[Measurement]:
+    return [Measurement("nftables", "change", size, program, v, unit, cut) for v in values]
+
+
+def only(found: tuple[Record, ...]) -> Record:
+    (record,) = found
+    return record
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1000", Size(1000)), ("5k", Size(5000)), ("5kx50", Size(5000, 50)), ("5 × 2", Size(5, 2))],
+)
+def test_sizes_are_written_shortly(text: str, size: Size) -> None:
+    """A size is services, and endpoints of each."""
+    assert parse_size(text) == size
+
+
+def test_a_printed_size_can_be_read_again() -> None:
+    """What stands in the results file is a size."""
+    assert parse_size(str(Size(5000, 50))) == Size(5000, 50)
+
+
+def test_something_else_is_no_size() -> None:
+    """The complaint shows how to write one."""
+    with pytest.raises(ValueError, match="5kx50"):
+        parse_size("many")
+
+
+def test_a_record_has_median_and_spread_of_both() -> None:
+    """Both programs' rounds become one line."""
+    record = only(summarise([*measured(OURS, 1, 2, 9), *measured(UPSTREAM, 30, 10, 20)]))
+    assert (record.ours, record.ours_spread) == (2, (1, 9))
+    assert (record.upstream, record.upstream_spread) == (20, (10, 30))
+    assert (record.ratio, record.rounds) == (10, 3)
+
+
+def test_a_rate_is_better_when_it_is_higher() -> None:
+    """The ratio always says how many times better we are."""
+    rates = [
+        *measured(OURS, 300, unit="connections/s"),
+        *measured(UPSTREAM, 100, unit="connections/s"),
+        *measured(DIRECT, 400, unit="connections/s"),
+    ]
+    record = only(summarise(rates))
+    assert (record.ratio, record.direct) == (3, 400)
+
+
+def test_a_cut_off_median_is_named_as_such() -> None:
+    """One cut off round among three leaves the median a measured value."""
+    mostly = [*measured(UPSTREAM, 60, 60, cut=True), *measured(UPSTREAM, 50)]
+    hardly = [*measured(UPSTREAM, 60, cut=True), *measured(UPSTREAM, 50, 55)]
+    assert only(summarise(mostly)).more_than == (UPSTREAM,)
+    assert only(summarise(hardly)).more_than == ()
+
+
+def test_there_is_no_ratio_of_a_time_before_the_answer() -> None:
+    """A commit may come before the API server answers; that divides nothing."""
+    record = only(summarise([*measured(OURS, -0.5), *measured(UPSTREAM, 10)]))
+    assert record.ratio is None
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0])
+def test_the_exponent_of_a_power_is_found(exponent: float) -> None:
+    """Values that follow a power of the size give that power."""
+    points = [(x, 3 * x**exponent) for x in (1000.0, 5000.0, 10000.0)]
+    assert fit_exponent(points) == pytest.approx(exponent)
+
+
+def test_one_size_has_no_growth() -> None:
+    """Growth needs two sizes, however many values there are."""
+    assert fit_exponent([(1000, 1), (1000, 5)]) is None
+
+
+def test_growth_leaves_out_what_was_cut_off_and_other_shapes() -> None:
+    """A limit is no value, and fifty endpoints are another series."""
+    found = summarise(
+        [
+            *measured(OURS, 1, size=Size(1000)),
+            *measured(OURS, 10, size=Size(10000)),
+            *measured(OURS, 999, size=Size(5000, 50)),
+            *measured(UPSTREAM, 1, size=Size(1000)),
+            *measured(UPSTREAM, 4, size=Size(2000)),
+            *measured(UPSTREAM, 4, size=Size(10000), cut=True),
+        ]
+    )
+    (line,) = growth(found)
+    assert line.ours == pytest.approx(1)
+    assert line.upstream == pytest.approx(2)
+
+
+def test_results_survive_the_file(tmp_path: Path) -> None:
+    """What is written is what is read."""
+    records = summarise([*measured(OURS, 1, 2), *measured(UPSTREAM, 30)])
+    results = Results("now", {"kernel": "6"}, {"rounds": "2"}, records, growth(records), ("a",))
+    write_results(tmp_path / "r.json", results)
+    assert read_results(tmp_path / "r.json") == results
