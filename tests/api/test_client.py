@@ -90,18 +90,10 @@ async def test_compression_can_be_switched_off(fake: FakeApi) -> None:
 
 
 async def test_connections_are_reused(fake: FakeApi) -> None:
-    opened: set[int] = set()
     async with client_for(Access(server=fake.url)) as client:
         for _ in range(3):
-            async with client.open(SERVICES) as answer:
-                await answer.read()
-        transport = client._transport
-        assert isinstance(transport, HttpTransport)
-        assert transport._session is not None
-        pool = transport._session.connector
-        assert pool is not None
-        opened = {len(found) for found in pool._conns.values()}
-    assert opened == {1}
+            await client.read(SERVICES)
+    assert len({request.peer for request in fake.requests}) == 1
 
 
 async def test_bodies_are_sent_with_their_type(fake: FakeApi) -> None:
@@ -233,8 +225,25 @@ async def test_requests_are_measured(fake: FakeApi) -> None:
     async with client_for(Access(server=fake.url), observer) as client:
         body = await client.read(SERVICES)
     host = fake.url.removeprefix("http://")
-    assert observer.of("requested") == [{"code": "200", "method": "GET", "host": host, "sent": 0}]
+    assert observer.of("requested") == [{"code": "200", "method": "GET", "host": host}]
+    assert observer.of("answered") == [{"method": "GET", "host": host, "sent": 0}]
     assert observer.of("received") == [{"method": "GET", "host": host, "size": len(body)}]
+
+
+async def test_watches_are_counted_but_neither_limited_nor_timed(fake: FakeApi) -> None:
+    """Upstream does so: a watch's beginning says nothing about the server's speed."""
+    watch = Request(
+        "GET",
+        "/api/v1/services",
+        query=(("watch", "true"), ("timeoutSeconds", "0")),
+        is_stream=True,
+    )
+    async with timed_client(fake, ClientSettings(qps=1, burst=1)) as (client, sleeps, observer):
+        for _ in range(3):
+            await client.read(watch)
+    assert sleeps.slept == []
+    assert len(observer.of("requested")) == 3
+    assert observer.of("answered") == observer.of("rate_limited") == []
 
 
 async def test_no_server_is_no_answer_and_is_measured(fake: FakeApi) -> None:

@@ -13,7 +13,7 @@ import yaml
 
 from kubeproxy.api.access import Access
 from kubeproxy.api.api_source import ApiSource
-from kubeproxy.api.client import Client, ClientSettings, connect
+from kubeproxy.api.client import Client, ClientSettings, Reply, connect
 from kubeproxy.api.events import ApiEventPoster
 from kubeproxy.api.kubeconfig import access_from, merge, parse_kubeconfig
 from kubeproxy.api.node import NodeFinder
@@ -75,8 +75,11 @@ class RecordingClient:
         return self._client.open(request)
 
     async def read(self, request: Request) -> bytes:
+        return (await self.send(request)).body
+
+    async def send(self, request: Request) -> Reply:
         self.used.add(needed(request))
-        return await self._client.read(request)
+        return await self._client.send(request)
 
 
 def needed(request: Request) -> Grant:

@@ -188,4 +188,7 @@ async def test_requests_are_counted_under_upstreams_names(fake: FakeApi) -> None
         assert f'rest_client_{name}_count{{{host},verb="GET"}} 3\n' in text
     assert f'rest_client_response_size_bytes_count{{{host},verb="GET"}} 2\n' in text
     assert 'rest_client_dns_resolution_duration_seconds_count{host="localhost"}' in text
+    assert "rest_client_exec_plugin_ttl_seconds +Inf\n" in text
+    assert "rest_client_transport_cache_entries 1\n" in text
+    assert 'rest_client_transport_create_calls_total{result="miss"} 1\n' in text
     assert 'call_status="plugin_execution_error",code="1"' in text

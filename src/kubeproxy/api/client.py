@@ -29,6 +29,13 @@ MAX_RETRIES = 10
 LONGEST_RETRY_SECONDS = 120.0
 
 
+class Reply(msgspec.Struct, frozen=True, gc=False):
+    """A whole answer."""
+
+    status: int
+    body: bytes
+
+
 class ClientSettings(msgspec.Struct, frozen=True, gc=False):
     """The `clientConnection` section, as far as it concerns a client that speaks JSON."""
 
@@ -82,12 +89,16 @@ class Client:
                 self._observer.retried(code=later.code, method=request.method, host=self.host)
                 await self._sleep(later.seconds)
 
-    async def read(self, request: Request) -> bytes:
-        """The whole body of a successful answer."""
+    async def send(self, request: Request) -> Reply:
+        """A successful answer, read to its end."""
         async with self.open(request) as answer:
-            body = await answer.read()
-        self._observer.received(method=request.method, host=self.host, size=len(body))
-        return body
+            reply = Reply(answer.status, await answer.read())
+        self._observer.received(method=request.method, host=self.host, size=len(reply.body))
+        return reply
+
+    async def read(self, request: Request) -> bytes:
+        """The body of a successful answer."""
+        return (await self.send(request)).body
 
     @asynccontextmanager
     async def _attempt(self, request: Request) -> AsyncIterator[Answer]:
@@ -107,19 +118,19 @@ class Client:
             yield answer
 
     async def _wait_turn(self, request: Request) -> None:
+        if request.is_stream:
+            return
         seconds = self._bucket.reserve(self._clock())
         if seconds > 0:
             await self._sleep(seconds)
         self._observer.rate_limited(method=request.method, host=self.host, seconds=seconds)
 
     def _observe(self, request: Request, code: str, started: float) -> None:
-        self._observer.requested(
-            code=code,
-            method=request.method,
-            host=self.host,
-            seconds=self._clock() - started,
-            sent=len(request.body),
-        )
+        method, host, seconds = request.method, self.host, self._clock() - started
+        self._observer.requested(code=code, method=method, host=host)
+        if not request.is_stream:
+            sent = len(request.body)
+            self._observer.answered(method=method, host=host, seconds=seconds, sent=sent)
 
     async def _raise_problem(self, request: Request, answer: Answer, login: Login) -> None:
         status = decode_status(await answer.read())

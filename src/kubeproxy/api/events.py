@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from kubeproxy.api.client import Reply
 from kubeproxy.api.problems import Refused
-from kubeproxy.api.reflector import Opener
 from kubeproxy.api.transport import Request
 from kubeproxy.errors import Expired, Forbidden
 
@@ -29,10 +29,16 @@ class EventRequest(Protocol):
     def body(self) -> bytes: ...
 
 
+class Sender(Protocol):
+    """The part of the client that is used here."""
+
+    async def send(self, request: Request) -> Reply: ...
+
+
 class ApiEventPoster:
     """Posts events with the client that does everything else."""
 
-    def __init__(self, client: Opener) -> None:
+    def __init__(self, client: Sender) -> None:
         self._client = client
 
     async def post_event(self, request: EventRequest) -> int:
@@ -41,7 +47,7 @@ class ApiEventPoster:
         if request.method == "PATCH":
             path = f"{path}/{request.name}"
         try:
-            async with self._client.open(
+            reply = await self._client.send(
                 Request(
                     request.method,
                     path,
@@ -49,9 +55,8 @@ class ApiEventPoster:
                     content_type=_TYPES[request.method],
                     timeout_seconds=TIMEOUT_SECONDS,
                 )
-            ) as answer:
-                await answer.read()
-                return answer.status
+            )
+            return reply.status
         except Refused as refused:
             return refused.code
         except Forbidden:

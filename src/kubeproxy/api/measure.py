@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from kubeproxy.api.observer import Observer, SilentObserver
@@ -12,6 +13,8 @@ class MetricTable(Protocol):
 
     def add(self, name: str, amount: float = 1, /, **labels: str) -> None: ...
 
+    def set(self, name: str, value: float, /, **labels: str) -> None: ...
+
     def observe(self, name: str, value: float, /, **labels: str) -> None: ...
 
 
@@ -20,10 +23,17 @@ class MetricObserver:
 
     def __init__(self, table: MetricTable) -> None:
         self._table = table
+        # There is one pool of connections, and it was made once; nobody told us of a certificate
+        # that a plugin will have to renew.
+        table.set("rest_client_transport_cache_entries", 1)
+        table.add("rest_client_transport_create_calls_total", 1, result="miss")
+        table.set("rest_client_exec_plugin_ttl_seconds", math.inf)
 
-    def requested(self, *, code: str, method: str, host: str, seconds: float, sent: int) -> None:
+    def requested(self, *, code: str, method: str, host: str) -> None:
+        self._table.add("rest_client_requests_total", 1, code=code, method=method, host=host)
+
+    def answered(self, *, method: str, host: str, seconds: float, sent: int) -> None:
         table = self._table
-        table.add("rest_client_requests_total", 1, code=code, method=method, host=host)
         table.observe("rest_client_request_duration_seconds", seconds, verb=method, host=host)
         table.observe("rest_client_request_size_bytes", sent, verb=method, host=host)
 
@@ -52,8 +62,11 @@ class LateObserver:
     def __init__(self) -> None:
         self.target: Observer = SilentObserver()
 
-    def requested(self, *, code: str, method: str, host: str, seconds: float, sent: int) -> None:
-        self.target.requested(code=code, method=method, host=host, seconds=seconds, sent=sent)
+    def requested(self, *, code: str, method: str, host: str) -> None:
+        self.target.requested(code=code, method=method, host=host)
+
+    def answered(self, *, method: str, host: str, seconds: float, sent: int) -> None:
+        self.target.answered(method=method, host=host, seconds=seconds, sent=sent)
 
     def received(self, *, method: str, host: str, size: int) -> None:
         self.target.received(method=method, host=host, size=size)

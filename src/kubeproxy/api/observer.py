@@ -12,11 +12,14 @@ from typing import Protocol
 class Observer(Protocol):
     """Receives what happened; must not wait or raise."""
 
-    def requested(self, *, code: str, method: str, host: str, seconds: float, sent: int) -> None:
+    def requested(self, *, code: str, method: str, host: str) -> None:
         """An answer began (`code` is its status) or none came (`<error>`)."""
 
+    def answered(self, *, method: str, host: str, seconds: float, sent: int) -> None:
+        """How long the beginning of an answer took; not told of watches."""
+
     def received(self, *, method: str, host: str, size: int) -> None:
-        """A whole answer was read; streams that never end are not counted."""
+        """A whole answer was read; not told of watches."""
 
     def rate_limited(self, *, method: str, host: str, seconds: float) -> None:
         """A request waited for the client's own limit."""
@@ -34,7 +37,10 @@ class Observer(Protocol):
 class SilentObserver:
     """An observer for callers that measure nothing."""
 
-    def requested(self, *, code: str, method: str, host: str, seconds: float, sent: int) -> None:
+    def requested(self, *, code: str, method: str, host: str) -> None:
+        pass
+
+    def answered(self, *, method: str, host: str, seconds: float, sent: int) -> None:
         pass
 
     def received(self, *, method: str, host: str, size: int) -> None:

@@ -191,6 +191,7 @@ class Reflector(Generic[T]):
                 ("timeoutSeconds", str(int(seconds))),
                 *query,
             ),
+            is_stream=True,
             timeout_seconds=seconds + self._settings.grace_seconds,
             idle_seconds=seconds + self._settings.grace_seconds,
         )

@@ -53,6 +53,8 @@ class Request(msgspec.Struct, frozen=True):
     content_type: str = "application/json"
     timeout_seconds: float = 60.0
     idle_seconds: float = 60.0
+    is_stream: bool = False
+    """A watch: its beginning costs the server little and its end is not waited for."""
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"

@@ -39,6 +39,8 @@ class SeenRequest(msgspec.Struct, frozen=True):
     path: str
     query: dict[str, str]
     headers: dict[str, str]
+    peer: object
+    """The address and port it came from."""
 
     @property
     def is_watch(self) -> bool:
@@ -122,7 +124,14 @@ class FakeApi:
             return result
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        seen = SeenRequest(request.method, request.path, dict(request.query), dict(request.headers))
+        transport = request.transport
+        seen = SeenRequest(
+            request.method,
+            request.path,
+            dict(request.query),
+            dict(request.headers),
+            transport.get_extra_info("peername") if transport else None,
+        )
         self.requests.append(seen)
         fault = next((fault for fault in self.faults if fault.applies(seen)), None)
         if fault is not None:

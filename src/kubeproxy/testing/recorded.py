@@ -12,9 +12,11 @@ class RecordedRequests:
     def of(self, what: str) -> list[dict[str, object]]:
         return [values for name, values in self.calls if name == what]
 
-    def requested(self, *, code: str, method: str, host: str, seconds: float, sent: int) -> None:
-        values: dict[str, object] = {"code": code, "method": method, "host": host, "sent": sent}
-        self.calls.append(("requested", values))
+    def requested(self, *, code: str, method: str, host: str) -> None:
+        self.calls.append(("requested", {"code": code, "method": method, "host": host}))
+
+    def answered(self, *, method: str, host: str, seconds: float, sent: int) -> None:
+        self.calls.append(("answered", {"method": method, "host": host, "sent": sent}))
 
     def received(self, *, method: str, host: str, size: int) -> None:
         self.calls.append(("received", {"method": method, "host": host, "size": size}))
