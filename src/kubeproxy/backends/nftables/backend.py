@@ -21,7 +21,7 @@ from kubeproxy.backends.nftables.monitor import DriftMonitor
 from kubeproxy.backends.nftables.names import layout_of
 from kubeproxy.backends.nftables.render import render
 from kubeproxy.backends.nftables.scaffold import scaffold
-from kubeproxy.backends.nftables.sink import TableSink
+from kubeproxy.backends.nftables.sink import OpenSocket, TableSink
 from kubeproxy.backends.nftables.support import check
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
@@ -33,10 +33,12 @@ class NftablesBackend(Backend):
 
     mode = "nftables"
 
-    def __init__(self, family: Family, options: ModeOptions) -> None:
+    def __init__(
+        self, family: Family, options: ModeOptions, open_socket: OpenSocket | None = None
+    ) -> None:
         super().__init__(family, options)
         self._layout = layout_of(family)
-        self._table = TableSink(self._layout)
+        self._table = TableSink(self._layout, *(() if open_socket is None else (open_socket,)))
         self._localhost: LocalhostSink | None = None
         self._sinks: tuple[Sink, ...] = (self._table,)
         if options.nftables_localhost_node_ports:

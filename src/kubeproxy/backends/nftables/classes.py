@@ -22,7 +22,7 @@ from msgspec import Struct
 from kubeproxy.backends.nftables import names, rules
 from kubeproxy.backends.nftables.names import FamilyLayout
 from kubeproxy.backends.nftables.rules import rule
-from kubeproxy.backends.nftables.types import Chain, ChainItem, Element, Rule, goto
+from kubeproxy.backends.nftables.types import Chain, ChainItem, Rule
 from kubeproxy.facts.node import LocalDetector
 
 
@@ -39,10 +39,6 @@ class ServiceClass(Struct, frozen=True):
 
     entry: str
     chains: tuple[tuple[ChainItem, Chain], ...]
-
-    def dispatch(self, comment: str) -> Element:
-        """The dispatch element that sends a frontend's traffic here."""
-        return Element(goto(self.entry), comment)
 
 
 @lru_cache(maxsize=4096)

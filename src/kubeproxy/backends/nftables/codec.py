@@ -15,7 +15,7 @@ from msgspec import Struct
 from kubeproxy.backends.nftables import names, types
 from kubeproxy.backends.nftables.types import Chain, Expr, Rule, SetSpec, Unknown
 from kubeproxy.kernel.netlink import nft
-from kubeproxy.kernel.netlink.codec import attr, attr_be32, attr_str, be, text
+from kubeproxy.kernel.netlink.codec import NLA_F_NESTED, attr, attr_be32, attr_str, be, text
 
 Field = int | bytes | str | bool | types.Verdict | None
 
@@ -314,10 +314,23 @@ def decode_set(found: nft.SetInfo) -> SetSpec:
 
 
 def pack_element(key: bytes, verdict: types.Verdict | None, comment: str) -> bytes:
-    """An element to add."""
-    if verdict is None:
-        return nft.element(key, comment=comment)
-    return nft.element(key, _packed_verdict(verdict), comment)
+    """An element to add; only key and comment are packed anew each time."""
+    parts = _key_head(len(key)) + key
+    if verdict is not None:
+        parts += _packed_verdict(verdict)
+    if comment:
+        parts += attr(_ELEMENT_USERDATA, nft.userdata(comment))
+    return attr(_LIST_ELEMENT, parts)
+
+
+_LIST_ELEMENT = 1 | NLA_F_NESTED
+_ELEMENT_USERDATA = 6
+
+
+@lru_cache(maxsize=16)
+def _key_head(length: int) -> bytes:
+    """What stands before a key's bytes; keys are whole words, so nothing stands after."""
+    return nft.pack_value(1, b"\0" * length)[:-length]
 
 
 @lru_cache(maxsize=4096)

@@ -109,7 +109,17 @@ def pack_address(address: str) -> bytes:
     """A canonical address in network order."""
     if ":" in address:
         return IPv6Address(address).packed
-    return bytes(map(int, address.split(".")))
+    network, _, host = address.rpartition(".")
+    return _pack_network(network) + _OCTETS[host]
+
+
+_OCTETS = {str(number): bytes((number,)) for number in range(256)}
+
+
+@lru_cache(maxsize=4096)
+def _pack_network(octets: str) -> bytes:
+    """The first three octets: few networks hold many endpoints."""
+    return bytes(map(int, octets.split(".")))
 
 
 @lru_cache(maxsize=4096)

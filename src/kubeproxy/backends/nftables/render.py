@@ -55,7 +55,7 @@ def render(plan: ServicePlan, node: NodeFacts, mark: int) -> Fragment:
         items |= affinity.affinity_items(plan, context)
     slots = _Slots()
     for frontend in plan.frontends:
-        items |= _frontend_items(plan, frontend, context, slots)
+        _add_frontend(items, plan, frontend, context, slots)
     return items
 
 
@@ -72,47 +72,45 @@ class _Slots:
         return known
 
 
-def _frontend_items(
-    plan: ServicePlan, frontend: Frontend, context: ClassContext, slots: _Slots
-) -> dict[Item, Value]:
+def _add_frontend(
+    items: dict[Item, Value],
+    plan: ServicePlan,
+    frontend: Frontend,
+    context: ClassContext,
+    slots: _Slots,
+) -> None:
     is_node_port = frontend.kind is FrontendKind.NODE_PORT
     protocol = plan.id.protocol.number
     if is_node_port:
         key = names.node_port_key(protocol, frontend.port)
     else:
         key = names.service_key(frontend.address, protocol, frontend.port)
-    items: dict[Item, Value] = {}
     if frontend.accepts_anybody:
         dispatch = names.SERVICE_NODE_PORTS if is_node_port else names.SERVICE_IPS
-        entry, more = _entry(plan, frontend, context, key, slots)
-        items[ElementItem(dispatch, key)] = entry
-        items |= more
+        chain = _entry(items, plan, frontend, context)
+        items[ElementItem(dispatch, key)] = Element(goto(chain), plan.id.label)
+        if not plan.affinity_seconds:
+            for map_name, endpoints in _pools(plan, frontend):
+                items[PoolItem(map_name, key)] = slots.pool(endpoints)
     if frontend.verdict is not Verdict.FORWARD:
         refused = names.NO_ENDPOINT_NODE_PORTS if is_node_port else names.NO_ENDPOINT_SERVICES
         verdict = _REFUSALS[frontend.verdict]
         items[ElementItem(refused, key)] = Element(verdict, plan.id.label)
     if frontend.source_ranges:
         items |= _firewall_items(plan, frontend, context, key)
-    return items
 
 
 def _entry(
-    plan: ServicePlan, frontend: Frontend, context: ClassContext, key: bytes, slots: _Slots
-) -> tuple[Element, dict[Item, Value]]:
-    """Where the frontend's traffic goes, and the pools and chains that takes."""
-    if plan.affinity_seconds:
-        is_external = frontend.kind.is_external
-        chain = (
-            affinity.external_chain(plan.id)
-            if is_external
-            else affinity.pool_chain(plan.id, frontend.pool)
-        )
-        return Element(goto(chain), plan.id.label), {}
-    found = _class_of(plan, frontend, context)
-    items: dict[Item, Value] = dict(found.chains)
-    for map_name, endpoints in _pools(plan, frontend):
-        items[PoolItem(map_name, key)] = slots.pool(endpoints)
-    return found.dispatch(plan.id.label), items
+    items: dict[Item, Value], plan: ServicePlan, frontend: Frontend, context: ClassContext
+) -> str:
+    """The chain the frontend's traffic goes to; a class chain is wanted by whoever uses it."""
+    if not plan.affinity_seconds:
+        found = _class_of(plan, frontend, context)
+        items.update(found.chains)
+        return found.entry
+    if frontend.kind.is_external:
+        return affinity.external_chain(plan.id)
+    return affinity.pool_chain(plan.id, frontend.pool)
 
 
 def _class_of(plan: ServicePlan, frontend: Frontend, context: ClassContext) -> ServiceClass:

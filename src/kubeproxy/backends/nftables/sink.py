@@ -40,15 +40,16 @@ _LONGEST_POOL = 1 << 16
 _AFFINITY_FLAGS = nft.SET_TIMEOUT | nft.SET_DYNAMIC
 
 
+OpenSocket = Callable[[int], nft.NftHandle]
+
+
 class TableSink:
     """The table of one family."""
 
     name = "nftables"
     item_types: tuple[type, ...] = (TableItem, SetItem, ChainItem, ElementItem, PoolItem)
 
-    def __init__(
-        self, layout: FamilyLayout, open_socket: Callable[[int], nft.NftHandle] = nft.NftSocket
-    ) -> None:
+    def __init__(self, layout: FamilyLayout, open_socket: OpenSocket = nft.NftSocket) -> None:
         self._layout = layout
         self._open_socket = open_socket
         self._socket: nft.NftHandle | None = None
