@@ -1,0 +1,45 @@
+"""Fixtures of the tests that run the real program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from kubeproxy.testing.host import PATIENCE_SECONDS, PROGRAMS, Host
+from kubeproxy.testing.private_network import PrivateNetwork
+
+Run = Callable[[Sequence[str]], subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    if os.geteuid() != 0:
+        pytest.skip("making a network namespace needs root")
+    network = PrivateNetwork()
+    made = Host(network, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+        network.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run one of our programs here."""
+
+    def call(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [PROGRAMS / argv[0], *argv[1:]],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            cwd=tmp_path,
+            env={**os.environ, "COLUMNS": "140", "TERM": "dumb"},
+        )
+
+    return call
