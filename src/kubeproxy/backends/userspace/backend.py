@@ -24,7 +24,7 @@ from kubeproxy.backends.userspace.messages import Say
 from kubeproxy.backends.userspace.ports import PortAllocator, parse_port_range
 from kubeproxy.backends.userspace.render import claim_of, render_items, used_pools
 from kubeproxy.backends.userspace.scaffold import SCOPE, scaffold_items
-from kubeproxy.backends.userspace.types import Learned, Listener
+from kubeproxy.backends.userspace.types import Learned, Listener, PortalOptions
 from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.facts.node import NodeFacts
@@ -51,10 +51,13 @@ class UserspaceBackend(Backend):
             family, variant=variant, lock_timeout_seconds=options.xtables_lock_timeout_seconds
         )
         self.netfilter = NetfilterSink(self.tables, SCOPE)
-        self._address = listen_address(family, options.bind_address)
+        address = listen_address(family, options.bind_address)
+        self._portal_options = PortalOptions(
+            address, serves_localhost=family is Family.IPV6 or options.localhost_node_ports
+        )
         ports = PortAllocator(parse_port_range(options.userspace_port_range), random.randrange)
         self.sockets = SocketSink(
-            Binder(family, self._address, ports), options.userspace_udp_idle_seconds, _hear
+            Binder(family, address, ports), options.userspace_udp_idle_seconds, _hear
         )
         self._is_started = False
 
@@ -69,7 +72,7 @@ class UserspaceBackend(Backend):
         if plan.id.protocol is Protocol.SCTP:
             logger.error(None, "SCTP is not supported for user space proxy", service=str(plan.id))
         learned = self.sockets.learned if self._is_started else assumed(plan, node)
-        return render_items(plan, node, learned, self._address)
+        return render_items(plan, node, learned, self._portal_options)
 
     def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
         return describe_fragments(fragments)

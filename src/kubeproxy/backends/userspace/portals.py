@@ -25,6 +25,7 @@ from kubeproxy.backends.userspace.scaffold import (
     PORTALS_FILTER,
     PORTALS_HOST,
 )
+from kubeproxy.backends.userspace.types import PortalOptions
 from kubeproxy.facts.address import is_loopback, join_host_port
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts
 from kubeproxy.plan.types import Frontend, FrontendKind, PoolName, ServicePlan, Verdict
@@ -34,6 +35,7 @@ PlacedRule: TypeAlias = tuple[str, str, str]
 
 _WILDCARDS = ("0.0.0.0", "::")
 _LOCAL = " -m addrtype --dst-type LOCAL"
+_NOT_LOCALHOST = " ! -d 127.0.0.0/8"
 _NOT_FROM_BRIDGE = " -m physdev ! --physdev-is-in"
 
 
@@ -49,7 +51,7 @@ class Portals(Struct, frozen=True):
     plan: ServicePlan
     node: NodeFacts
     ports: Mapping[PoolName, int]
-    listen_address: str
+    options: PortalOptions
     host_address: str
 
     def rules_of(self, frontend: Frontend) -> Iterator[PlacedRule]:
@@ -102,12 +104,24 @@ class Portals(Struct, frozen=True):
                 yield match
 
     def _host_matches(self, frontend: Frontend) -> Iterator[str]:
+        if frontend.kind is FrontendKind.NODE_PORT and not self.options.serves_localhost:
+            yield from self._off_localhost(frontend)
+            return
         for match in self._matches(frontend):
             if frontend.kind is FrontendKind.EXTERNAL_IP:
                 yield match + _LOCAL
             # v1.25 stops here for external IPs: the node itself then reaches them only if they
             # are its own. Every other mode diverts them, and so do we.
             yield match
+
+    def _off_localhost(self, frontend: Frontend) -> Iterator[str]:
+        """A node port everywhere but at 127.0.0.1."""
+        common = self._common(frontend.port)
+        if self.node.node_ports_match_all:
+            yield common + _NOT_LOCALHOST
+        else:
+            addresses = self.node.node_port_addresses
+            yield from (f"{common} -d {each}" for each in addresses if not is_loopback(each))
 
     def _matches(self, frontend: Frontend) -> Iterator[str]:
         """Packets to this frontend; the chain of node ports sees only packets to the node."""
@@ -117,8 +131,7 @@ class Portals(Struct, frozen=True):
         elif self.node.node_ports_match_all:
             yield common
         else:
-            for address in self.node.node_port_addresses:
-                yield f"{common} -d {address}"
+            yield from (f"{common} -d {each}" for each in self.node.node_port_addresses)
 
     def _common(self, port: int) -> str:
         protocol = self.plan.id.protocol.lower_name
@@ -126,14 +139,14 @@ class Portals(Struct, frozen=True):
         return f"-m comment --comment {label} -p {protocol} -m {protocol} --dport {port}"
 
     def _container_target(self, pool: PoolName) -> str:
-        if self.listen_address in _WILDCARDS:
+        if self.options.listen_address in _WILDCARDS:
             return f" -j REDIRECT --to-ports {self.ports[pool]}"
-        return self._dnat(self.listen_address, pool)
+        return self._dnat(self.options.listen_address, pool)
 
     def _host_target(self, pool: PoolName) -> str:
         """Redirecting would go to the loopback address, which not every source may talk to."""
-        if self.listen_address not in _WILDCARDS:
-            return self._dnat(self.listen_address, pool)
+        if self.options.listen_address not in _WILDCARDS:
+            return self._dnat(self.options.listen_address, pool)
         if not self.host_address:
             return f" -j REDIRECT --to-ports {self.ports[pool]}"
         return self._dnat(self.host_address, pool)

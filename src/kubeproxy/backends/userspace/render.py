@@ -16,7 +16,7 @@ from kubeproxy.backends.netfilter.items import Rules, Section, rules
 from kubeproxy.backends.userspace.balance import Target
 from kubeproxy.backends.userspace.messages import Balance
 from kubeproxy.backends.userspace.portals import Portals, host_address
-from kubeproxy.backends.userspace.types import Claim, Learned, Listener
+from kubeproxy.backends.userspace.types import Claim, Learned, Listener, PortalOptions
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Protocol
 from kubeproxy.facts.node import NodeFacts
@@ -24,7 +24,7 @@ from kubeproxy.plan.types import Frontend, FrontendKind, PoolName, ServicePlan
 
 
 def render_items(
-    plan: ServicePlan, node: NodeFacts, learned: Learned, listen_address: str
+    plan: ServicePlan, node: NodeFacts, learned: Learned, options: PortalOptions
 ) -> dict[Item, Value]:
     """What this service port wants, as far as it can be said yet. SCTP cannot be carried."""
     if plan.id.protocol is Protocol.SCTP:
@@ -35,7 +35,7 @@ def render_items(
     for frontend in plan.frontends:
         if (claim := claim_of(frontend, plan, node)) is not None:
             items[claim] = plan.id
-    return items | _portal_items(plan, node, learned, listen_address)
+    return items | _portal_items(plan, node, learned, options)
 
 
 def used_pools(plan: ServicePlan) -> Iterator[PoolName]:
@@ -68,14 +68,14 @@ def claim_of(frontend: Frontend, plan: ServicePlan, node: NodeFacts) -> Claim | 
 
 
 def _portal_items(
-    plan: ServicePlan, node: NodeFacts, learned: Learned, listen_address: str
+    plan: ServicePlan, node: NodeFacts, learned: Learned, options: PortalOptions
 ) -> dict[Item, Value]:
     ports = {
         pool: port
         for pool in used_pools(plan)
         if (port := learned.ports.get(Listener(plan.id, pool))) is not None
     }
-    portals = Portals(plan, node, ports, listen_address, host_address(node))
+    portals = Portals(plan, node, ports, options, host_address(node))
     specs: dict[tuple[str, str], list[str]] = {}
     for frontend in plan.frontends:
         claim = claim_of(frontend, plan, node)

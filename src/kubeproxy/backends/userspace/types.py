@@ -29,6 +29,14 @@ class Claim(NamedTuple):
     protocol: Protocol
 
 
+class PortalOptions(Struct, frozen=True):
+    """What configuration says about portals: where proxy ports listen, and whether processes of
+    the node reach node ports at 127.0.0.1."""
+
+    listen_address: str
+    serves_localhost: bool = True
+
+
 class Learned(Struct, frozen=True):
     """What came of binding: the port of each listener, and who holds each claim."""
 

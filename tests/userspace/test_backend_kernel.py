@@ -1,0 +1,229 @@
+"""The whole mode in a namespace of its own: engine, rules, sockets and packets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from kubeproxy.backends.base import ModeOptions
+from kubeproxy.backends.registry import load_mode
+from kubeproxy.backends.userspace.backend import UserspaceBackend
+from kubeproxy.engine import Engine
+from kubeproxy.errors import Unsupported
+from kubeproxy.facts.ids import Family, Protocol, ServiceName
+from kubeproxy.facts.node import NodeFacts
+from kubeproxy.kernel.netlink.conntrack import ConntrackTable, clean_udp
+from kubeproxy.plan.conntrack import StaleRules, is_stale, pack_socket
+from kubeproxy.testing.builders import endpoint, endpoint_slice, node, port, service
+from kubeproxy.testing.fake_backend import FakeClock, Heard
+from kubeproxy.testing.scratch import scratch_namespace
+
+pytestmark = pytest.mark.kernel
+
+ADDRESSES = {
+    Family.IPV4: ("192.0.2.10", "10.244.1.5", "10.244.1.6", "10.96.0.10"),
+    Family.IPV6: ("2001:db8:10::10", "fd00:244::5", "fd00:244::6", "fd00:96::a"),
+}
+
+
+def sh(command: str) -> str:
+    return subprocess.run(command, shell=True, check=True, capture_output=True, text=True).stdout
+
+
+async def clean(family: Family, rules: StaleRules) -> int:
+    cleaned = await clean_udp(family, lambda to, by: is_stale(to, by, rules), rules.destinations)
+    return cleaned.deleted
+
+
+class Host:
+    """One family's engine on a host whose pods are addresses of its own."""
+
+    def __init__(self, family: Family, variant: str) -> None:
+        self.ip, self.pod, self.other_pod, self.vip = ADDRESSES[family]
+        self.save = f"{'ip6tables' if family is Family.IPV6 else 'iptables'}-{variant}-save"
+        self.backend = UserspaceBackend(family, ModeOptions(), variant=variant)
+        self.engine = Engine(
+            self.backend,
+            self._facts(family),
+            clock=FakeClock(),
+            listener=Heard(),
+            clean_conntrack=clean,
+        )
+        self.store = self.engine.pipeline.store
+
+    def _facts(self, family: Family) -> NodeFacts:
+        return node(family, addresses=(self.ip, self.pod, self.other_pod))
+
+    async def start(self) -> None:
+        await self.backend.start(self.engine.pipeline.node)
+
+    def serve(self, *pods: str, node_port: int = 0, external_ips: tuple[str, ...] = ()) -> None:
+        ports = (
+            port(80, node_port=node_port),
+            port(53, name="dns", protocol=Protocol.UDP, node_port=node_port),
+        )
+        facts = service(cluster_ip=self.vip, ports=ports, external_ips=external_ips)
+        self.store.set_service(facts)
+        self.store.set_slice(endpoint_slice(endpoints=[endpoint(pod) for pod in pods]))
+        dns = [endpoint(pod, 5353) for pod in pods]
+        self.store.set_slice(
+            endpoint_slice(endpoints=dns, slice_name="dns", port_name="dns", protocol=Protocol.UDP)
+        )
+
+    async def round(self) -> None:
+        report = await self.engine.round()
+        assert report.failures == ()
+
+    def rules(self) -> list[str]:
+        """Everything of ours, as the kernel has it."""
+        return [line for line in sh(self.save).splitlines() if "KUBE-" in line]
+
+
+@pytest.fixture(params=[(Family.IPV4, "nft"), (Family.IPV6, "nft"), (Family.IPV4, "legacy")])
+def family_and_variant(request: pytest.FixtureRequest) -> Iterator[tuple[Family, str]]:
+    family, variant = request.param
+    with scratch_namespace():
+        for address in ADDRESSES[family][:3]:
+            flags = "nodad" if family is Family.IPV6 else ""
+            length = 128 if family is Family.IPV6 else 32
+            sh(f"ip addr add {address}/{length} dev lo {flags}")
+        sh(f"ip route add {ADDRESSES[family][3]} dev lo")
+        yield family, variant
+
+
+@pytest.fixture
+async def host(family_and_variant: tuple[Family, str]) -> AsyncIterator[Host]:
+    made = Host(*family_and_variant)
+    await made.start()
+    servers = [await _name_server(pod) for pod in (made.pod, made.other_pod)]
+    yield made
+    for server in servers:
+        server.close()
+    await made.backend.close()
+
+
+async def _name_server(pod: str) -> asyncio.Server:
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(pod.encode())
+        writer.close()
+
+    return await asyncio.start_server(serve, pod, 8080)
+
+
+async def ask(address: str, number: int) -> str:
+    reader, writer = await asyncio.wait_for(asyncio.open_connection(address, number), 3)
+    said = await reader.read()
+    writer.close()
+    return said.decode()
+
+
+async def test_a_service_is_reached_through_its_portals(host: Host) -> None:
+    host.serve(host.pod, host.other_pod, node_port=30080)
+    await host.round()
+    answers = {await ask(host.vip, 80) for _ in range(4)}
+    assert answers == {host.pod, host.other_pod}
+    assert await ask(host.ip, 30080) in answers
+
+
+async def test_endpoints_change_without_touching_rules(host: Host) -> None:
+    """The proxy port stays, so there is nothing to write."""
+    host.serve(host.pod)
+    await host.round()
+    before = host.rules()
+    host.serve(host.other_pod)
+    await host.round()
+    assert host.rules() == before
+    assert await ask(host.vip, 80) == host.other_pod
+
+
+async def test_delete_and_create_again_works(host: Host) -> None:
+    host.serve(host.pod)
+    await host.round()
+    host.store.delete_service(ServiceName("default", "web"))
+    await host.round()
+    assert not [rule for rule in host.rules() if "default/web" in rule]
+    assert await host.backend.sockets.read() == {}
+    host.serve(host.pod)
+    await host.round()
+    assert await ask(host.vip, 80) == host.pod
+
+
+async def test_a_second_full_sync_changes_nothing(host: Host) -> None:
+    """What is read back equals what was written, in both variants of the tools."""
+    host.serve(host.pod, node_port=30080, external_ips=(host.ip,))
+    await host.round()
+    host.engine.request(full=True)
+    report = await host.engine.round()
+    assert (report.is_full, report.changes, report.drifted_items) == (True, 0, 0)
+
+
+async def test_a_flush_is_repaired(host: Host) -> None:
+    host.serve(host.pod)
+    await host.round()
+    before = host.rules()
+    sh(f"{host.save.removesuffix('-save')} -t nat -F")
+    host.engine.report_drift("flushed")
+    await host.round()
+    assert sorted(host.rules()) == sorted(before)
+
+
+async def test_old_rules_that_lead_nowhere_are_replaced(host: Host) -> None:
+    """After a crash, the rules of the dead process point to ports nobody has."""
+    host.serve(host.pod)
+    await host.round()
+    old = set(host.rules())
+    await host.backend.close()
+    successor = Host(host.backend.family, host.save.split("-")[1])
+    await successor.start()
+    successor.serve(successor.pod)
+    await successor.round()
+    assert await ask(host.vip, 80) == host.pod
+    assert len(successor.rules()) == len(old)
+    await successor.backend.close()
+
+
+async def test_udp_flows_go_with_their_service(host: Host) -> None:
+    """A client with a fixed port must not stay bound to a proxy port that is gone."""
+    host.serve(host.pod)
+    await host.round()
+    kind = socket.AF_INET6 if ":" in host.vip else socket.AF_INET
+    with socket.socket(kind, socket.SOCK_DGRAM) as client:
+        client.sendto(b"?", (host.vip, 53))
+    assert pack_socket(host.vip, 53) in flows(host.backend.family)
+    host.serve(host.other_pod)
+    await host.round()
+    assert pack_socket(host.vip, 53) in flows(host.backend.family)
+    host.store.delete_service(ServiceName("default", "web"))
+    await host.round()
+    assert pack_socket(host.vip, 53) not in flows(host.backend.family)
+
+
+def flows(family: Family) -> set[bytes]:
+    with ConntrackTable(family) as table:
+        return {flow.destination for flows in table.listing() for flow in flows}
+
+
+async def test_clean_up_removes_ours_and_only_ours(host: Host) -> None:
+    tool = host.save.removesuffix("-save")
+    if tool.endswith("legacy"):
+        pytest.skip("clean-up runs the tools that PATH finds")
+    sh(f"{tool} -t nat -N FOREIGN")
+    sh(f"{tool} -t nat -A PREROUTING -p tcp --dport 1 -j FOREIGN")
+    host.serve(host.pod, node_port=30080)
+    await host.round()
+    assert await load_mode("userspace").cleanup() == []
+    assert host.rules() == []
+    assert sh(f"{tool}-save -t nat").count("FOREIGN") == 2
+
+
+async def test_the_mode_refuses_to_proxy_on_localhost() -> None:
+    check = load_mode("userspace").check
+    for address in ("127.0.0.1", "::1"):
+        with pytest.raises(Unsupported, match=r"^cannot proxy on localhost$"):
+            await check([Family.IPV4], ModeOptions(bind_address=address))
+    with pytest.raises(Unsupported, match="not a valid port range"):
+        await check([Family.IPV4], ModeOptions(userspace_port_range="9-8"))

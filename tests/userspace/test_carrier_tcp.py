@@ -1,0 +1,268 @@
+"""TCP through a real carrier process: spreading, retrying, half-closing, and staying bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import socket
+import time
+from collections import Counter
+from pathlib import Path
+
+from kubeproxy.backends.userspace.balance import Target
+from kubeproxy.testing.userspace_kit import HERE, Proxy, Servers, close
+
+MEGABYTE = 1 << 20
+
+
+async def ask(port: int) -> str:
+    """Everything a connection says until it ends."""
+    reader, writer = await asyncio.open_connection(HERE, port)
+    said = await reader.read()
+    await close(writer)
+    return said.decode()
+
+
+def nobody() -> Target:
+    """An address where nothing listens: connections are refused at once."""
+    with socket.socket() as handle:
+        handle.bind((HERE, 0))
+        return Target(HERE, int(handle.getsockname()[1]))
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(MEGABYTE):
+        writer.write(data)
+        await writer.drain()
+    await close(writer)
+
+
+async def test_connections_spread_over_endpoints_in_turn(proxy: Proxy, servers: Servers) -> None:
+    port = await proxy.serve([await servers.naming("a"), await servers.naming("b")])
+    assert Counter([await ask(port) for _ in range(6)]) == {"a": 3, "b": 3}
+
+
+async def test_a_refusing_endpoint_is_passed_over(proxy: Proxy, servers: Servers) -> None:
+    """The only mode that can: the client never notices."""
+    port = await proxy.serve([nobody(), await servers.naming("b"), nobody()])
+    assert {await ask(port) for _ in range(6)} == {"b"}
+    assert any("endpoint does not answer" in said.text for said in proxy.said)
+
+
+async def test_an_endpoint_that_never_answers_costs_a_quarter_second(
+    proxy: Proxy, servers: Servers
+) -> None:
+    """Its queue is full, so connecting to it goes nowhere."""
+    with socket.socket() as full:
+        full.bind((HERE, 0))
+        full.listen(0)
+        stuck = Target(HERE, full.getsockname()[1])
+        fillers = [socket.socket() for _ in range(3)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(stuck)
+        await asyncio.sleep(0.05)
+        port = await proxy.serve([stuck, await servers.naming("b")])
+        started = time.monotonic()
+        answers = await asyncio.gather(*(ask(port) for _ in range(4)))
+        elapsed = time.monotonic() - started
+        for filler in fillers:
+            filler.close()
+    assert set(answers) == {"b"}
+    assert 0.2 < elapsed < 3.75
+
+
+async def test_when_all_attempts_fail_the_client_is_hung_up_on(proxy: Proxy) -> None:
+    port = await proxy.serve([nobody()])
+    assert await ask(port) == ""
+    assert await ask(await proxy.serve([], name="empty")) == ""
+
+
+async def test_dialling_one_service_does_not_block_others(proxy: Proxy, servers: Servers) -> None:
+    """Nor other clients of the same one."""
+    with socket.socket() as full:
+        full.bind((HERE, 0))
+        full.listen(0)
+        stuck = Target(HERE, full.getsockname()[1])
+        filler = socket.create_connection(stuck)
+        slow = await proxy.serve([stuck], name="slow")
+        quick = await proxy.serve([await servers.naming("q")], name="quick")
+        hanging = [socket.create_connection((HERE, slow)) for _ in range(5)]
+        await asyncio.sleep(0.05)
+        started = time.monotonic()
+        assert await ask(quick) == "q"
+        assert time.monotonic() - started < 0.2
+        for client in (*hanging, filler):
+            client.close()
+
+
+async def test_affinity_holds_and_is_overwritten_by_a_failure(
+    proxy: Proxy, servers: Servers
+) -> None:
+    a, b = await servers.naming("a"), await servers.naming("b")
+    port = await proxy.serve([a, b], affinity_seconds=60)
+    first = await ask(port)
+    assert {await ask(port) for _ in range(4)} == {first}
+    other = b if first == "a" else a
+    await proxy.serve([nobody(), other], affinity_seconds=60)
+    assert {await ask(port) for _ in range(4)} == {"b" if first == "a" else "a"}
+
+
+async def test_each_direction_ends_by_itself(proxy: Proxy, servers: Servers) -> None:
+    """A client may finish sending and still receive: half-close is passed on."""
+
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received = len(await reader.read())
+        writer.write(f"{received} bytes".encode())
+        await close(writer)
+
+    port = await proxy.serve([await servers.tcp(count)])
+    reader, writer = await asyncio.open_connection(HERE, port)
+    writer.write(bytes(3 * MEGABYTE))
+    writer.write_eof()
+    assert await reader.read() == f"{3 * MEGABYTE} bytes".encode()
+    await close(writer)
+
+
+async def test_bulk_arrives_whole_and_in_order_both_ways(proxy: Proxy, servers: Servers) -> None:
+    """Far more than is copied before pipes take over."""
+    port = await proxy.serve([await servers.tcp(echo)])
+    sent = b"".join(number.to_bytes(8, "big") for number in range(MEGABYTE))
+
+    async def roundtrip() -> bytes:
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(sent)
+        writer.write_eof()
+        received = await reader.read()
+        await close(writer)
+        return received
+
+    assert all(back == sent for back in await asyncio.gather(*(roundtrip() for _ in range(4))))
+
+
+async def test_a_reset_reaches_the_other_side(proxy: Proxy, servers: Servers) -> None:
+    """Nothing lingers when one end breaks."""
+    ended = asyncio.Event()
+
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read()
+        except OSError:
+            pass
+        finally:
+            ended.set()
+            await close(writer)
+
+    port = await proxy.serve([await servers.tcp(wait)])
+    with socket.create_connection((HERE, port)) as handle:
+        handle.sendall(b"x")
+        await asyncio.sleep(0.05)
+        # Lingering for no time makes closing a reset.
+        handle.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    await asyncio.wait_for(ended.wait(), 2)
+
+
+async def test_closing_a_service_leaves_its_connections(proxy: Proxy, servers: Servers) -> None:
+    port = await proxy.serve([await servers.tcp(echo)])
+    reader, writer = await asyncio.open_connection(HERE, port)
+    writer.write(b"before")
+    assert await reader.readexactly(6) == b"before"
+    await proxy.stop()
+    writer.write(b"after")
+    assert await reader.readexactly(5) == b"after"
+    await close(writer)
+    try:
+        await ask(port)
+    except ConnectionRefusedError:
+        return
+    raise AssertionError("the port still accepts")
+
+
+async def test_a_slow_reader_holds_up_the_sender_and_nobody_else(
+    proxy: Proxy, servers: Servers
+) -> None:
+    """What waits for him is bounded by buffers, not by what is sent."""
+    sent = 0
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        try:
+            while True:
+                writer.write(bytes(MEGABYTE))
+                await writer.drain()
+                sent += MEGABYTE
+        except OSError:
+            writer.close()
+
+    port = await proxy.serve([await servers.tcp(flood)])
+    quick = await proxy.serve([await servers.naming("q")], name="quick")
+    before = carrier_memory(proxy)
+    sleepers = [socket.create_connection((HERE, port)) for _ in range(8)]
+    await asyncio.sleep(0.5)
+    at_rest = sent
+    await asyncio.sleep(0.3)
+    assert sent <= at_rest + MEGABYTE
+    assert await ask(quick) == "q"
+    assert carrier_memory(proxy) - before < 16 * MEGABYTE
+    for sleeper in sleepers:
+        sleeper.close()
+
+
+def carrier_memory(proxy: Proxy) -> int:
+    fields = Path(f"/proc/{proxy.sink.supervisor.pid}/statm").read_text().split()
+    return int(fields[1]) * resource.getpagesize()
+
+
+async def test_idle_connections_cost_little(proxy: Proxy, servers: Servers) -> None:
+    """Some kilobytes each, and no time at all."""
+    port = await proxy.serve([await servers.tcp(echo)])
+    before = carrier_memory(proxy)
+    idle = [await asyncio.open_connection(HERE, port) for _ in range(400)]
+    assert carrier_memory(proxy) - before < 400 * 16384
+    spent = carrier_seconds(proxy)
+    await asyncio.sleep(0.3)
+    assert carrier_seconds(proxy) - spent < 0.1
+    for _, writer in idle:
+        writer.close()
+
+
+def carrier_seconds(proxy: Proxy) -> float:
+    text = Path(f"/proc/{proxy.sink.supervisor.pid}/stat").read_text().rpartition(")")[2]
+    return sum(map(int, text.split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+async def test_out_of_descriptors_one_service_waits_and_the_others_go_on(
+    proxy: Proxy, servers: Servers
+) -> None:
+    """A greedy service gets half of what there is; its other clients wait in the queue."""
+    await proxy.sink.revive()
+    pid = proxy.sink.supervisor.pid
+    assert pid is not None
+    greedy = await proxy.serve([await servers.tcp(echo)], name="greedy")
+    modest = await proxy.serve([await servers.naming("m")], name="modest")
+    # The carrier reads its limit when it starts: end it, and lower ours before the next.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (456, hard))
+    try:
+        os.kill(pid, signal.SIGKILL)
+        await proxy.sink.supervisor.wait_gone()
+        await proxy.sink.revive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    clients = [socket.create_connection((HERE, greedy)) for _ in range(100)]
+    await asyncio.sleep(0.2)
+    assert await ask(modest) == "m"
+    await asyncio.sleep(0.2)
+    waiting = [said for said in proxy.said if "wait for file descriptors" in said.text]
+    assert [said.label for said in waiting] == ["default/greedy"]
+    # The last one is served as soon as others leave.
+    last = clients.pop()
+    for client in clients:
+        client.close()
+    last.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(last, b"hello")
+    assert await asyncio.wait_for(loop.sock_recv(last, 10), 2) == b"hello"
+    last.close()

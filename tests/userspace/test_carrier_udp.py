@@ -1,0 +1,136 @@
+"""UDP through a real carrier process: sessions, idle time, refusals and large datagrams."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from kubeproxy.backends.userspace.balance import Target
+from kubeproxy.facts.ids import Protocol
+from kubeproxy.testing.userspace_kit import HERE, IDLE_SECONDS, Proxy, Servers
+
+
+class Client:
+    """One UDP socket that asks and waits."""
+
+    def __init__(self, port: int) -> None:
+        self._handle = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._handle.setblocking(False)
+        self._handle.connect((HERE, port))
+
+    async def ask(self, data: bytes = b"?", timeout_seconds: float = 2.0) -> bytes:
+        loop = asyncio.get_running_loop()
+        self._handle.send(data)  # also an empty one, which sock_sendall would not send
+        return await asyncio.wait_for(loop.sock_recv(self._handle, 65535), timeout_seconds)
+
+    def close(self) -> None:
+        self._handle.close()
+
+
+def saying(name: str) -> Callable[[bytes], bytes]:
+    return lambda _data: name.encode()
+
+
+def nobody() -> Target:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        handle.bind((HERE, 0))
+        return Target(HERE, int(handle.getsockname()[1]))
+
+
+async def serve(proxy: Proxy, *targets: Target, keep: tuple[Target, ...] = ()) -> int:
+    return await proxy.serve(targets, name="dns", protocol=Protocol.UDP, keep=keep)
+
+
+async def test_a_client_keeps_its_endpoint_while_it_talks(proxy: Proxy, servers: Servers) -> None:
+    """And different clients are spread."""
+    port = await serve(proxy, await servers.udp(saying("a")), await servers.udp(saying("b")))
+    one, two = Client(port), Client(port)
+    answers = [(await one.ask(), await two.ask()) for _ in range(4)]
+    assert len(set(answers)) == 1
+    assert set(answers[0]) == {b"a", b"b"}
+    one.close()
+    two.close()
+
+
+async def test_an_idle_session_ends_and_the_next_datagram_picks_anew(
+    proxy: Proxy, servers: Servers
+) -> None:
+    port = await serve(proxy, await servers.udp(saying("a")), await servers.udp(saying("b")))
+    client = Client(port)
+    first = await client.ask()
+    await asyncio.sleep(IDLE_SECONDS * 2)
+    assert (await proxy.sink.supervisor.order([])).sessions == 0
+    assert await client.ask() != first
+    client.close()
+
+
+async def test_a_busy_session_does_not_end(proxy: Proxy, servers: Servers) -> None:
+    """Each datagram pushes the deadline, either way."""
+    port = await serve(proxy, await servers.udp(saying("a")), await servers.udp(saying("b")))
+    client = Client(port)
+    answers = set()
+    for _ in range(6):
+        answers.add(await client.ask())
+        await asyncio.sleep(IDLE_SECONDS / 3)
+    assert len(answers) == 1
+    client.close()
+
+
+async def test_large_datagrams_pass_whole(proxy: Proxy, servers: Servers) -> None:
+    """v1.25 cut them at 4096 bytes."""
+    port = await serve(proxy, await servers.udp(lambda data: data))
+    client = Client(port)
+    for size in (0, 1, 4096, 4097, 65507):
+        sent = bytes(n % 251 for n in range(size))
+        assert await client.ask(sent) == sent
+    client.close()
+
+
+async def test_a_refusing_endpoint_is_replaced(proxy: Proxy, servers: Servers) -> None:
+    """The refusal comes with the next datagram, which then goes elsewhere."""
+    port = await serve(proxy, nobody(), await servers.udp(saying("b")))
+    client = Client(port)
+    answer = b""
+    for _ in range(4):
+        try:
+            answer = await client.ask(timeout_seconds=0.2)
+        except TimeoutError:
+            continue
+        break
+    assert answer == b"b"
+    client.close()
+
+
+async def test_a_session_ends_when_its_endpoint_no_longer_serves(
+    proxy: Proxy, servers: Servers
+) -> None:
+    """A busy flow to a removed endpoint would otherwise never leave it."""
+    a, b = await servers.udp(saying("a")), await servers.udp(saying("b"))
+    port = await serve(proxy, a)
+    client = Client(port)
+    assert await client.ask() == b"a"
+    await serve(proxy, b, keep=(a,))
+    assert await client.ask() == b"a"
+    await serve(proxy, b)
+    assert await client.ask() == b"b"
+    client.close()
+
+
+async def test_without_endpoints_datagrams_are_dropped(proxy: Proxy) -> None:
+    client = Client(await serve(proxy))
+    try:
+        await client.ask(timeout_seconds=0.2)
+    except TimeoutError:
+        client.close()
+        return
+    raise AssertionError("somebody answered")
+
+
+async def test_closing_a_service_ends_its_sessions(proxy: Proxy, servers: Servers) -> None:
+    port = await serve(proxy, await servers.udp(saying("a")))
+    client = Client(port)
+    await client.ask()
+    await proxy.stop("dns", Protocol.UDP)
+    assert (await proxy.sink.supervisor.order([])).sessions == 0
+    client.close()

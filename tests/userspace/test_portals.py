@@ -1,0 +1,333 @@
+"""Rules of portals: v1.25's word for word, and what is ours beyond them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from kubeproxy.backends.base import Fragment
+from kubeproxy.backends.netfilter.items import Jump, Position, Rules, Section
+from kubeproxy.backends.userspace.balance import Target
+from kubeproxy.backends.userspace.messages import Balance
+from kubeproxy.backends.userspace.render import claim_of, render_items
+from kubeproxy.backends.userspace.scaffold import identify, scaffold_items
+from kubeproxy.backends.userspace.types import Claim, Learned, Listener, PortalOptions
+from kubeproxy.facts.endpoint import Endpoint
+from kubeproxy.facts.ids import Family, Protocol
+from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts
+from kubeproxy.facts.service import ServiceFacts
+from kubeproxy.plan.types import PoolName, ServicePlan
+from kubeproxy.testing.builders import endpoint, node, plan, port, service
+
+NODE = node(addresses=("127.0.0.1", "192.0.2.10"))
+ANYWHERE = PortalOptions("0.0.0.0")
+PORTS = {PoolName.CLUSTER: 40001, PoolName.LOCAL: 40002}
+REMOTE, LOCAL = endpoint("10.244.2.9"), endpoint("10.244.1.5", local=True)
+
+
+def learned_of(planned: ServicePlan, on: NodeFacts) -> Learned:
+    claims = {claim_of(frontend, planned, on) for frontend in planned.frontends} - {None}
+    return Learned(
+        {Listener(planned.id, pool): number for pool, number in PORTS.items()},
+        {claim: planned.id for claim in claims if claim is not None},
+    )
+
+
+def rendered(
+    facts: ServiceFacts,
+    endpoints: Sequence[Endpoint] = (REMOTE,),
+    *,
+    on: NodeFacts = NODE,
+    options: PortalOptions = ANYWHERE,
+) -> Mapping[str, list[str]]:
+    """Rules by chain, once everything is bound."""
+    planned = plan(facts, endpoints, on)
+    return chains(render_items(planned, on, learned_of(planned, on), options))
+
+
+def chains(items: Fragment) -> dict[str, list[str]]:
+    return {
+        item.chain: [line.removeprefix(f"-A {item.chain} ") for line in value.lines()]
+        for item, value in items.items()
+        if isinstance(item, Section) and isinstance(value, Rules)
+    }
+
+
+WEB = "-m comment --comment default/web:http -p tcp -m tcp --dport 80"
+
+
+def test_a_cluster_ip_is_diverted_from_containers_and_from_the_host() -> None:
+    assert rendered(service()) == {
+        "KUBE-PORTALS-CONTAINER": [f"{WEB} -d 10.96.0.10 -j REDIRECT --to-ports 40001"],
+        "KUBE-PORTALS-HOST": [
+            f"{WEB} -d 10.96.0.10 -j DNAT --to-destination 192.0.2.10:40001",
+        ],
+    }
+
+
+def test_a_specific_bind_address_is_where_everything_goes() -> None:
+    found = rendered(service(), options=PortalOptions("192.0.2.99"))
+    target = "-j DNAT --to-destination 192.0.2.99:40001"
+    assert found == {
+        "KUBE-PORTALS-CONTAINER": [f"{WEB} -d 10.96.0.10 {target}"],
+        "KUBE-PORTALS-HOST": [f"{WEB} -d 10.96.0.10 {target}"],
+    }
+
+
+def test_an_unnamed_port_has_no_colon_in_its_comment() -> None:
+    facts = service(ports=(port(80, name="", protocol=Protocol.UDP),))
+    (rule,) = rendered(facts)["KUBE-PORTALS-CONTAINER"]
+    assert rule.startswith("-m comment --comment default/web -p udp -m udp --dport 80 -d")
+
+
+def test_a_load_balancer_address_is_diverted_like_a_cluster_ip() -> None:
+    found = rendered(service(load_balancer_ips=("198.51.100.7",)))
+    assert found["KUBE-PORTALS-CONTAINER"][1] == (
+        f"{WEB} -d 198.51.100.7 -j REDIRECT --to-ports 40001"
+    )
+    assert found["KUBE-PORTALS-HOST"][1].startswith(f"{WEB} -d 198.51.100.7 -j DNAT")
+
+
+def test_an_external_ip_has_rules_of_its_own() -> None:
+    """v1.25's three, and one for the node itself where the address is elsewhere."""
+    found = rendered(service(external_ips=("203.0.113.9",)))
+    dnat = "-j DNAT --to-destination 192.0.2.10:40001"
+    assert found["KUBE-PORTALS-CONTAINER"][1:] == [
+        f"{WEB} -d 203.0.113.9 -m physdev ! --physdev-is-in -j REDIRECT --to-ports 40001",
+        f"{WEB} -d 203.0.113.9 -m addrtype --dst-type LOCAL -j REDIRECT --to-ports 40001",
+    ]
+    assert found["KUBE-PORTALS-HOST"][1:] == [
+        f"{WEB} -d 203.0.113.9 -m addrtype --dst-type LOCAL {dnat}",
+        f"{WEB} -d 203.0.113.9 {dnat}",
+    ]
+
+
+def test_a_node_port_is_diverted_and_its_proxy_port_let_in() -> None:
+    """The filter sees the proxy port, since that is the destination once diverted."""
+    found = rendered(service(node_port=30080))
+    common = "-m comment --comment default/web:http -p tcp -m tcp --dport"
+    assert found["KUBE-NODEPORT-CONTAINER"] == [f"{common} 30080 -j REDIRECT --to-ports 40001"]
+    assert found["KUBE-NODEPORT-HOST"] == [
+        f"{common} 30080 -j DNAT --to-destination 192.0.2.10:40001"
+    ]
+    assert found["KUBE-NODEPORT-NON-LOCAL"] == [f"{common} 40001 -m state --state NEW -j ACCEPT"]
+
+
+def test_node_port_addresses_restrict_where_node_ports_are_served() -> None:
+    on = replace(NODE, node_port_cidrs=("192.0.2.0/24",))
+    found = rendered(service(node_port=30080), on=on)
+    assert all(" -d 192.0.2.10 " in rule for rule in found["KUBE-NODEPORT-CONTAINER"])
+    assert len(found["KUBE-NODEPORT-HOST"]) == 1
+
+
+def test_node_ports_can_be_kept_off_localhost() -> None:
+    options = PortalOptions("0.0.0.0", serves_localhost=False)
+    (rule,) = rendered(service(node_port=30080), options=options)["KUBE-NODEPORT-HOST"]
+    assert " --dport 30080 ! -d 127.0.0.0/8 -j DNAT" in rule
+    on = replace(NODE, node_port_cidrs=("127.0.0.0/8", "192.0.2.0/24"))
+    (rule,) = rendered(service(node_port=30080), options=options, on=on)["KUBE-NODEPORT-HOST"]
+    assert " -d 192.0.2.10 " in rule
+
+
+def test_ipv6_targets_are_bracketed() -> None:
+    six = node(Family.IPV6, addresses=("2001:db8:10::10", "::1"))
+    facts = service(cluster_ip="fd00:96::a")
+    found = rendered(facts, [endpoint("fd00:244::5")], on=six, options=PortalOptions("::"))
+    assert found["KUBE-PORTALS-HOST"] == [
+        f"{WEB} -d fd00:96::a -j DNAT --to-destination [2001:db8:10::10]:40001"
+    ]
+
+
+def test_a_node_without_an_address_of_its_own_redirects() -> None:
+    alone = replace(NODE, ip="127.0.0.1", addresses=("127.0.0.1",))
+    (rule,) = rendered(service(), on=alone)["KUBE-PORTALS-HOST"]
+    assert rule.endswith("-j REDIRECT --to-ports 40001")
+
+
+# --- what v1.25 did not know ---
+
+
+def test_what_nobody_serves_is_rejected_instead_of_diverted() -> None:
+    found = rendered(service(node_port=30080), [])
+    common = "-m comment --comment default/web:http -p tcp -m tcp --dport"
+    assert found == {
+        "KUBE-PORTALS-FILTER": [
+            f"{WEB} -d 10.96.0.10 -j REJECT",
+            f"{common} 30080 -m addrtype --dst-type LOCAL -j REJECT",
+        ]
+    }
+
+
+def test_internal_policy_local_uses_the_local_listener_or_drops() -> None:
+    facts = service(internal_local=True)
+    (rule,) = rendered(facts, [LOCAL, REMOTE])["KUBE-PORTALS-CONTAINER"]
+    assert rule.endswith("--to-ports 40002")
+    assert rendered(facts, [REMOTE]) == {
+        "KUBE-PORTALS-FILTER": [f"{WEB} -d 10.96.0.10 -j DROP"],
+    }
+
+
+def test_external_policy_local_treats_pods_and_the_node_as_insiders() -> None:
+    """Pods of this node and the node itself use all endpoints, everybody else the local ones."""
+    found = rendered(service(node_port=30080, external_local=True), [LOCAL, REMOTE])
+    common = "-m comment --comment default/web:http -p tcp -m tcp --dport 30080"
+    assert found["KUBE-NODEPORT-CONTAINER"] == [
+        f"{common} -s 10.244.0.0/16 -j REDIRECT --to-ports 40001",
+        f"{common} -j REDIRECT --to-ports 40002",
+    ]
+    assert found["KUBE-NODEPORT-HOST"] == [
+        f"{common} -j DNAT --to-destination 192.0.2.10:40001",
+    ]
+    assert [rule.split()[9] for rule in found["KUBE-NODEPORT-NON-LOCAL"]] == ["40001", "40002"]
+
+
+def test_external_policy_local_without_local_endpoints_drops_outsiders_only() -> None:
+    found = rendered(service(node_port=30080, external_local=True), [REMOTE])
+    assert [rule.split()[-1] for rule in found["KUBE-NODEPORT-CONTAINER"]] == ["40001"]
+    assert found["KUBE-PORTALS-FILTER"][-1].endswith("-m addrtype --dst-type LOCAL -j DROP")
+
+
+@pytest.mark.parametrize(
+    ("detector", "match"),
+    [
+        (LocalDetector(DetectorKind.BRIDGE, "cni0"), " -i cni0 "),
+        (LocalDetector(DetectorKind.INTERFACE_PREFIX, "cali"), " -i cali+ "),
+    ],
+)
+def test_pods_are_told_by_their_interface(detector: LocalDetector, match: str) -> None:
+    on = replace(NODE, detector=detector)
+    facts = service(node_port=30080, external_local=True)
+    assert match in rendered(facts, [LOCAL, REMOTE], on=on)["KUBE-NODEPORT-CONTAINER"][0]
+
+
+def test_without_a_detector_pods_are_outsiders() -> None:
+    on = replace(NODE, detector=LocalDetector())
+    facts = service(node_port=30080, external_local=True)
+    assert len(rendered(facts, [LOCAL, REMOTE], on=on)["KUBE-NODEPORT-CONTAINER"]) == 1
+
+
+def test_source_ranges_let_some_in_and_drop_the_rest() -> None:
+    facts = service(
+        load_balancer_ips=("198.51.100.7",), source_ranges=("203.0.113.0/24", "10.0.0.0/8")
+    )
+    found = rendered(facts)
+    vip = f"{WEB} -d 198.51.100.7"
+    assert found["KUBE-PORTALS-CONTAINER"][1:] == [
+        f"{vip} -s 203.0.113.0/24 -j REDIRECT --to-ports 40001",
+        f"{vip} -s 10.0.0.0/8 -j REDIRECT --to-ports 40001",
+    ]
+    assert found["KUBE-PORTALS-FILTER"] == [f"{vip} -j DROP"]
+
+
+def test_insiders_must_be_within_the_source_ranges_too() -> None:
+    """Of pod network and range the smaller one counts; ranges without pods are left out."""
+    facts = service(
+        load_balancer_ips=("198.51.100.7",),
+        source_ranges=("10.0.0.0/8", "10.244.1.0/24", "203.0.113.0/24"),
+        external_local=True,
+    )
+    found = rendered(facts, [LOCAL, REMOTE])["KUBE-PORTALS-CONTAINER"]
+    to_cluster = [rule for rule in found if "198.51.100.7" in rule and rule.endswith("40001")]
+    assert [rule.split(" -s ")[1].split()[0] for rule in to_cluster] == [
+        "10.244.0.0/16",
+        "10.244.1.0/24",
+    ]
+
+
+# --- sockets ---
+
+
+def sockets(items: Fragment) -> Fragment:
+    return {item: value for item, value in items.items() if isinstance(item, (Listener, Claim))}
+
+
+def test_sockets_come_first_and_rules_once_they_are_bound() -> None:
+    planned = plan(service(node_port=30080, affinity_seconds=60), [REMOTE], NODE)
+    items = render_items(planned, NODE, Learned(), ANYWHERE)
+    assert items == {
+        Listener(planned.id, PoolName.CLUSTER): Balance((Target("10.244.2.9", 8080),), (), 60),
+        Claim("", 30080, Protocol.TCP): planned.id,
+    }
+
+
+def test_a_service_without_endpoints_keeps_its_listener() -> None:
+    """So that its proxy port stays the same when endpoints come and go."""
+    planned = plan(service(), [], NODE)
+    items = render_items(planned, NODE, Learned(), ANYWHERE)
+    assert items[Listener(planned.id, PoolName.CLUSTER)] == Balance(())
+
+
+def test_udp_sessions_may_go_on_to_endpoints_that_still_serve() -> None:
+    facts = service(ports=(port(53, name="dns", protocol=Protocol.UDP),))
+    draining = endpoint("10.244.1.7", 53, ready=False, terminating=True)
+    planned = plan(facts, [endpoint("10.244.1.6", 53), draining], NODE)
+    value = render_items(planned, NODE, Learned(), ANYWHERE)[Listener(planned.id, PoolName.CLUSTER)]
+    assert isinstance(value, Balance)
+    assert value.targets == (Target("10.244.1.6", 53),)
+    assert Target("10.244.1.7", 53) in value.keep
+
+
+def test_a_portal_on_an_address_of_this_node_claims_its_port() -> None:
+    planned = plan(service(external_ips=("192.0.2.10", "203.0.113.9")), [REMOTE], NODE)
+    items = sockets(render_items(planned, NODE, Learned(), ANYWHERE))
+    assert Claim("192.0.2.10", 80, Protocol.TCP) in items
+    assert len(items) == 2
+
+
+def test_a_port_that_another_service_holds_opens_no_portal() -> None:
+    planned = plan(service(node_port=30080), [REMOTE], NODE)
+    held = learned_of(planned, NODE)
+    other = plan(service("other/web", node_port=30080), [REMOTE], NODE).id
+    taken = Learned(held.ports, {Claim("", 30080, Protocol.TCP): other})
+    found = chains(render_items(planned, NODE, taken, ANYWHERE))
+    assert set(found) == {"KUBE-PORTALS-CONTAINER", "KUBE-PORTALS-HOST"}
+
+
+def test_sctp_cannot_be_carried() -> None:
+    facts = service(ports=(port(3868, protocol=Protocol.SCTP),))
+    assert render_items(plan(facts, [REMOTE], NODE), NODE, Learned(), ANYWHERE) == {}
+
+
+# --- scaffold ---
+
+
+def test_rules_are_recognised_by_their_comment_and_protocol() -> None:
+    line = '-A KUBE-PORTALS-HOST -d 10.96.0.10/32 -p udp -m comment --comment "ns/dns:53" -m udp'
+    assert identify("nat", "KUBE-PORTALS-HOST", line) == (0, ("ns", "dns", "53", "UDP"))
+    assert identify("nat", "X", "-A X -p tcp -j ACCEPT") is None
+    assert identify("nat", "X", "-A X -p tcp -m comment --comment foreign -j ACCEPT") is None
+
+
+def test_every_section_is_recognised_as_its_owners() -> None:
+    """What is rendered and what is read after a restart have the same key."""
+    planned = plan(service(node_port=30080, external_local=True), [LOCAL, REMOTE], NODE)
+    items = render_items(planned, NODE, learned_of(planned, NODE), ANYWHERE)
+    for item, value in items.items():
+        if isinstance(item, Section) and isinstance(value, Rules):
+            found = {identify(item.table, item.chain, line) for line in value.lines()}
+            assert found == {item.order}
+
+
+def test_the_scaffold_has_v125s_jumps_in_order() -> None:
+    """Then ours, which answer for what is not served."""
+    jumps = [item for item in scaffold_items().items() if isinstance(item[0], Jump)]
+    vips = '-m comment --comment "handle ClusterIPs; NOTE: this must be before the NodePort rules"'
+    ports = (
+        "-m addrtype --dst-type LOCAL -m comment --comment "
+        '"handle service NodePorts; NOTE: this must be the last rule in the chain"'
+    )
+    flow = '-m comment --comment "Ensure that non-local NodePort traffic can flow"'
+    assert jumps[:5] == [
+        (Jump("nat", "PREROUTING", f"{vips} -j KUBE-PORTALS-CONTAINER"), Position.FIRST),
+        (Jump("nat", "OUTPUT", f"{vips} -j KUBE-PORTALS-HOST"), Position.FIRST),
+        (Jump("nat", "PREROUTING", f"{ports} -j KUBE-NODEPORT-CONTAINER"), Position.LAST),
+        (Jump("nat", "OUTPUT", f"{ports} -j KUBE-NODEPORT-HOST"), Position.LAST),
+        (Jump("filter", "INPUT", f"{flow} -j KUBE-NODEPORT-NON-LOCAL"), Position.FIRST),
+    ]
+    assert {item.chain for item, _ in jumps[5:] if isinstance(item, Jump)} == {
+        "INPUT",
+        "FORWARD",
+        "OUTPUT",
+    }

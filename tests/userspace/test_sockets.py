@@ -1,0 +1,175 @@
+"""The sink of sockets: binding, claims, a carrier that dies, and what is learned."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+
+import pytest
+
+from kubeproxy.backends.base import Batch, Change
+from kubeproxy.backends.userspace.messages import Balance
+from kubeproxy.backends.userspace.ports import PortRange
+from kubeproxy.backends.userspace.types import Claim
+from kubeproxy.errors import Rejected
+from kubeproxy.facts.ids import Protocol, ServicePortId
+from kubeproxy.testing.userspace_kit import HERE, Proxy, Servers, listener, running
+
+FIRST = ServicePortId("default", "a", "", Protocol.TCP)
+SECOND = ServicePortId("default", "b", "", Protocol.TCP)
+
+
+def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
+    with socket.socket(socket.AF_INET, kind) as handle:
+        handle.bind((HERE, 0))
+        return int(handle.getsockname()[1])
+
+
+def claim_change(claim: Claim, old: ServicePortId | None, new: ServicePortId | None) -> Change:
+    return Change(new or old, claim, old, new)
+
+
+async def test_what_is_bound_is_what_is_read(proxy: Proxy) -> None:
+    claim = Claim(HERE, free_port(), Protocol.TCP)
+    await proxy.serve([])
+    await proxy.apply(claim_change(claim, None, FIRST))
+    assert await proxy.sink.read() == {listener(): Balance(()), claim: FIRST}
+    await proxy.stop()
+    await proxy.apply(claim_change(claim, FIRST, None))
+    assert await proxy.sink.read() == {}
+
+
+async def test_binding_teaches_ports_and_unsettles_owners_once(proxy: Proxy) -> None:
+    port = await proxy.serve([])
+    assert proxy.sink.learned.ports == {listener(): port}
+    assert set(proxy.sink.take_unsettled()) == {listener().owner}
+    await proxy.serve([], affinity_seconds=5)
+    assert not proxy.sink.take_unsettled()
+    await proxy.stop()
+    assert proxy.sink.take_closed() == {listener(): port}
+    assert proxy.sink.take_closed() == {}
+
+
+def free_pair() -> int:
+    """The first of two free neighbours, below the ports the kernel gives away by itself."""
+    for first in range(21000 + os.getpid() % 9000, 31000, 2):
+        try:
+            for number in (first, first + 1):
+                with socket.socket() as handle:
+                    handle.bind((HERE, number))
+        except OSError:
+            continue
+        return first
+    raise AssertionError("no two free ports")
+
+
+async def test_ports_come_from_the_range_and_go_back_to_it() -> None:
+    """One that somebody else has is skipped, and is not lost."""
+    first = free_pair()
+    async with running(PortRange(first, first + 1)) as proxy:
+        with socket.socket() as taken:
+            taken.bind((HERE, first))
+            taken.listen()
+            assert await proxy.serve([], name="one") == first + 1
+            with pytest.raises(Rejected, match="no remaining ports left"):
+                await proxy.serve([], name="two")
+        assert await proxy.serve([], name="two") == first
+        await proxy.stop("one")
+        assert await proxy.serve([], name="three") == first + 1
+
+
+async def test_a_batch_that_cannot_be_bound_leaves_nothing_behind() -> None:
+    only = free_pair()
+    changes = tuple(
+        Change(item.owner, item, None, Balance(())) for item in (listener("a"), listener("b"))
+    )
+    async with running(PortRange(only, only)) as proxy:
+        with pytest.raises(Rejected):
+            await proxy.sink.apply(Batch(changes, None))
+        assert await proxy.sink.read() == {}
+        assert await proxy.serve([], name="c") == only
+
+
+async def test_a_claimed_port_is_held_and_refuses_connections(proxy: Proxy) -> None:
+    """Nobody else can take it, and nobody hangs in a queue that is never read."""
+    claim = Claim(HERE, free_port(), Protocol.TCP)
+    await proxy.apply(claim_change(claim, None, FIRST))
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((HERE, claim.port))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((HERE, claim.port), timeout=1)
+
+
+async def test_a_claim_passes_to_another_owner_without_a_gap(proxy: Proxy) -> None:
+    """Both are rendered again: one loses its portal, the other gains it."""
+    claim = Claim(HERE, free_port(), Protocol.TCP)
+    await proxy.apply(claim_change(claim, None, SECOND))
+    proxy.sink.take_unsettled()
+    await proxy.apply(claim_change(claim, SECOND, FIRST))
+    assert set(proxy.sink.take_unsettled()) == {FIRST, SECOND}
+    assert proxy.sink.learned.claims == {claim: FIRST}
+
+
+async def test_a_port_in_use_elsewhere_is_told_and_tried_again(proxy: Proxy) -> None:
+    """It is no reason to fail a round, but the portal stays closed."""
+    with socket.socket() as taken:
+        taken.bind((HERE, 0))
+        claim = Claim(HERE, int(taken.getsockname()[1]), Protocol.TCP)
+        await proxy.apply(claim_change(claim, None, FIRST))
+        assert proxy.said[0].text == (
+            f"Port conflict detected on port {HERE}:{claim.port}/TCP: Address already in use"
+        )
+        assert proxy.sink.learned.claims == {}
+        assert not proxy.sink.retry_refused()
+    assert proxy.sink.retry_refused()
+    assert proxy.sink.learned.claims == {claim: FIRST}
+    assert set(proxy.sink.take_unsettled()) == {FIRST}
+
+
+async def test_a_refused_claim_that_is_given_up_is_not_tried_again(proxy: Proxy) -> None:
+    with socket.socket() as taken:
+        taken.bind((HERE, 0))
+        claim = Claim(HERE, int(taken.getsockname()[1]), Protocol.TCP)
+        await proxy.apply(claim_change(claim, None, FIRST))
+        await proxy.apply(claim_change(claim, FIRST, None))
+    assert not proxy.sink.retry_refused()
+    assert proxy.sink.learned.claims == {}
+
+
+async def ask(port: int) -> bytes:
+    reader, writer = await asyncio.open_connection(HERE, port)
+    said = await reader.read()
+    writer.close()
+    return said
+
+
+async def kill_carrier(proxy: Proxy) -> None:
+    pid = proxy.sink.supervisor.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    await proxy.sink.supervisor.wait_gone()
+
+
+async def test_a_new_carrier_goes_on_with_the_same_ports(proxy: Proxy, servers: Servers) -> None:
+    port = await proxy.serve([await servers.naming("a")])
+    await kill_carrier(proxy)
+    await proxy.sink.revive()
+    assert await ask(port) == b"a"
+
+
+async def test_a_change_finds_a_dead_carrier_and_revives_it(proxy: Proxy, servers: Servers) -> None:
+    """What changed and what was there before are both served."""
+    port = await proxy.serve([await servers.naming("a")])
+    await kill_carrier(proxy)
+    other = await proxy.serve([await servers.naming("b")], name="other")
+    assert (await ask(port), await ask(other)) == (b"a", b"b")
+
+
+async def test_the_carrier_ends_with_the_proxy(proxy: Proxy) -> None:
+    await proxy.serve([])
+    pid = proxy.sink.supervisor.pid
+    await proxy.sink.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid or -1, 0)
