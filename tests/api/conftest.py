@@ -86,4 +86,5 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, real_programs: None) -> It
 def real(cluster: Cluster) -> Iterator[RealApi]:
     """The API server; the test runs inside its network, and finds what others left behind."""
     with cluster.network.inside():
+        cluster.api.heal()
         yield cluster.api

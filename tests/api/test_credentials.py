@@ -38,6 +38,13 @@ def test_without_flags_the_service_account_is_used(service_account: Path) -> Non
     )
 
 
+def test_a_pod_without_an_authority_trusts_the_system_and_says_so(service_account: Path) -> None:
+    (service_account / "ca.crt").unlink()
+    found = find_access(environment=IN_CLUSTER, service_account=service_account)
+    assert not found.access.tls.has_ca
+    assert f"{service_account}/ca.crt is missing" in found.warnings[1]
+
+
 def test_an_ipv6_service_host_is_bracketed(service_account: Path) -> None:
     env = IN_CLUSTER | {"KUBERNETES_SERVICE_HOST": "fd00::1"}
     found = find_access(environment=env, service_account=service_account)

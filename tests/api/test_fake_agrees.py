@@ -226,6 +226,34 @@ async def test_the_fake_forgets_like_the_real_one(real: RealApi) -> None:
     assert from_fake == await forgotten(Speaker(real.access()))
 
 
+async def test_pages_of_a_forgotten_version_expire_like_the_real_ones(real: RealApi) -> None:
+    """The list began before a compaction and a restart, and wants to go on after them.
+
+    Without the restart the real server still has the pages in its cache.
+    """
+
+    def forget() -> None:
+        real.compact()
+        real.kill_server()
+        real.start_server()
+
+    fake = FakeApi()
+    async with fake.serving():
+        from_fake = await interrupted_list(Speaker(Access(server=fake.url)), fake.store.compact)
+    assert from_fake == await interrupted_list(Speaker(real.access()), forget)
+
+
+async def interrupted_list(speaker: Speaker, compact: Callable[[], None]) -> object:
+    try:
+        async with services_of(speaker) as admin:
+            token = (await listed(admin.client, ("limit", "1")))[1]
+            await admin.patch(f"{SERVICES}/agree-a", {"metadata": {"labels": {"more": "z"}}})
+            compact()
+            return (await failure(listed(admin.client, ("limit", "1"), ("continue", token))))[0]
+    finally:
+        await speaker.close()
+
+
 async def forgotten(speaker: Speaker) -> object:
     try:
         query = (("resourceVersion", "1"), ("timeoutSeconds", "5"))

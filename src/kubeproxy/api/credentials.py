@@ -51,13 +51,11 @@ def find_access(
     """The access the flags describe; the pod's own where they describe none."""
     environment = os.environ if environment is None else environment
     if not kubeconfig and not master:
-        return Found(
-            in_cluster_access(environment, service_account),
-            (
-                "Neither kubeconfig file nor master URL was specified, "
-                "falling back to in-cluster config",
-            ),
+        note = (
+            "Neither kubeconfig file nor master URL was specified, "
+            "falling back to in-cluster config"
         )
+        return _find_in_cluster(note, environment, service_account)
     if not kubeconfig:
         return Found(Access(server=normalise_server(master, Tls())))
     config = read_kubeconfig(split_paths(kubeconfig))
@@ -65,10 +63,16 @@ def find_access(
         return Found(access_from(config, master))
     if not _is_in_cluster(environment, service_account):
         raise ConfigError(NO_CONFIGURATION)
-    return Found(
-        in_cluster_access(environment, service_account),
-        (f"{kubeconfig} configures nothing, falling back to in-cluster config",),
-    )
+    note = f"{kubeconfig} configures nothing, falling back to in-cluster config"
+    return _find_in_cluster(note, environment, service_account)
+
+
+def _find_in_cluster(note: str, environment: Mapping[str, str], service_account: Path) -> Found:
+    access = in_cluster_access(environment, service_account)
+    if access.tls.has_ca:
+        return Found(access, (note,))
+    missing = f"{service_account / 'ca.crt'} is missing, trusting the system's authorities instead"
+    return Found(access, (note, missing))
 
 
 def _is_in_cluster(environment: Mapping[str, str], service_account: Path) -> bool:

@@ -115,6 +115,16 @@ class RealApi:
         )
         _wait(name, self._running[name], lambda: self._is_ready(port))
 
+    def heal(self) -> None:
+        """Exactly one API server, on the usual port, whatever happened before."""
+        for name, process in list(self._running.items()):
+            if name not in ("etcd", "kube-apiserver-6443") or process.poll() is not None:
+                process.kill()
+                process.wait()
+                del self._running[name]
+        if "kube-apiserver-6443" not in self._running:
+            self.start_server()
+
     def kill_server(self, port: int = 6443) -> None:
         """End it as a crash would."""
         process = self._running.pop(f"kube-apiserver-{port}")
