@@ -95,10 +95,12 @@ def _frontend_cells(plan: ServicePlan, frontend: Frontend) -> tuple[str, str, st
 def plan_table(plans: Iterable[tuple[Family, ServicePlan]], node: str) -> Table:
     """The rows for a terminal."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=f"Services as node {node} sees them", title_justify="left")
     for heading in ("service port", "arrives at", "is", "goes to", "because"):
         table.add_column(heading, overflow="fold", no_wrap=heading in ("is", "goes to"))
     for row in plan_rows(plans):
-        table.add_row(*row)
+        # As text, because rich takes the brackets around an IPv6 address for a style.
+        table.add_row(*map(Text, row))
     return table

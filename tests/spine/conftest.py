@@ -39,7 +39,7 @@ def run(tmp_path: Path) -> Run:
             text=True,
             timeout=PATIENCE_SECONDS,
             cwd=tmp_path,
-            env={**os.environ, "COLUMNS": "140", "TERM": "dumb"},
+            env={**os.environ, "COLUMNS": "140", "TERM": "dumb", "PYTHONUTF8": "1"},
         )
 
     return call
