@@ -61,7 +61,8 @@ class TcpListener:
         """Accept nothing more; connections go on until they end."""
         self._is_open = False
         self.shared.reactor.forget(self._handle.fileno())
-        self.shared.reactor.discard(self._handle)
+        # At once, not at the end of the turn: when the proxy hears of it, the port must be free.
+        self._handle.close()
         self.shared.complaints.forget(self.label)
 
     def _on_client(self, _mask: int) -> None:

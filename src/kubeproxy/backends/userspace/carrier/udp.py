@@ -96,7 +96,8 @@ class UdpListener:
         for session in list(self.sessions.values()):
             session.close()
         self.shared.reactor.forget(self.handle.fileno())
-        self.shared.reactor.discard(self.handle)
+        # At once, not at the end of the turn: when the proxy hears of it, the port must be free.
+        self.handle.close()
         self.shared.complaints.forget(self.label)
 
     def _on_datagrams(self, _mask: int) -> None:
