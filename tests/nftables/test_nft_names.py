@@ -1,0 +1,63 @@
+"""Names as upstream spells them, and keys as the kernel lays them out."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeproxy.backends.nftables import names
+from kubeproxy.backends.nftables.scaffold import BASE_CHAINS, SCAFFOLD_CHAINS
+from kubeproxy.facts.ids import Protocol, ServicePortId
+from kubeproxy.testing.builders import endpoint
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("ns1/svc1/tcp/p80", "ULMVA6XW"),
+        ("ns2/svc2/tcp/p80", "42NFTM6N"),
+        ("ns5/svc5/tcp/p80", "HVFWP5L3"),
+        ("ns5/svc5/tcp/p80__10.180.0.3/80", "GTK6MW7G"),
+        ("ns1/svc1/tcp/p80__10.180.0.1/80", "5OJB2KTY"),
+        ("ns1/svc1/tcp/", "6KJ5P52A"),
+        ("testing/service/tcp/http", "P4ZYZVCF"),
+    ],
+)
+def test_names_carry_upstreams_hash(name: str, digest: str) -> None:
+    """Either proxy recognises the other's chains and sets."""
+    assert names.base_name(name) == f"{digest}-{name}"
+
+
+def test_a_long_name_is_cut_to_what_nft_accepts() -> None:
+    """256 characters, 16 of them for a prefix; the hash keeps it unique."""
+    cut = names.base_name("n" * 300)
+    assert len(cut) == 240
+    assert cut.endswith("n...")
+    assert cut != names.base_name("n" * 301)
+
+
+def test_an_empty_port_name_leaves_a_trailing_slash() -> None:
+    """A service with one unnamed port."""
+    unnamed = ServicePortId("ns1", "svc1", "", Protocol.TCP)
+    assert names.service_port_name(unnamed) == "ns1/svc1/tcp/"
+
+
+def test_colons_of_ipv6_become_dots_in_endpoint_names() -> None:
+    """nft has no other way to put an address into a name."""
+    owner = ServicePortId("ns", "svc", "p", Protocol.UDP)
+    found = names.endpoint_name(owner, endpoint("fd00::1:2", 53))
+    assert found == "ns/svc/udp/p__fd00..1.2/53"
+
+
+def test_keys_are_padded_to_whole_words() -> None:
+    """Protocol one byte, port two, each followed by zeros."""
+    assert names.service_key("10.0.0.1", 6, 80).hex() == "0a0000010600000000500000"
+    assert names.node_port_key(132, 30000).hex() == "8400000075300000"
+    assert names.slot(endpoint("10.244.1.5", 8080)).hex() == "0af401051f900000"
+    assert len(names.service_key("fd00::1", 17, 53)) == 24
+    assert len(names.hairpin_key(endpoint("fd00::1", 53), 17)) == 40
+
+
+def test_our_own_names_are_safe_from_upstreams_garbage_collection() -> None:
+    """It deletes sets called affinity-… and chains with a slash."""
+    assert not any(name.startswith("affinity-") for name in names.POOL_MAPS)
+    assert not any("/" in name for name in (*names.POOL_MAPS, *SCAFFOLD_CHAINS, *BASE_CHAINS))

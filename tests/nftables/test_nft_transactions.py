@@ -1,0 +1,222 @@
+"""Order, bounds and blame of transactions; and that one change costs one change."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from kubeproxy.backends.base import SCAFFOLD, Batch, Item, Owner, Value
+from kubeproxy.backends.nftables import blame, monitor
+from kubeproxy.backends.nftables.names import layout_of
+from kubeproxy.backends.nftables.render import render
+from kubeproxy.backends.nftables.scaffold import scaffold
+from kubeproxy.backends.nftables.sink import TableSink, is_adoptable, join_slots, read_table
+from kubeproxy.backends.nftables.support import require_kernel
+from kubeproxy.backends.nftables.transactions import compile_transactions
+from kubeproxy.backends.nftables.types import Pool, SetSpec
+from kubeproxy.core.ledger import Ledger
+from kubeproxy.errors import Drifted, Rejected, Unsupported
+from kubeproxy.facts.endpoint import Endpoint
+from kubeproxy.facts.ids import Family, ServiceName
+from kubeproxy.kernel.netlink import nft
+from kubeproxy.testing.builders import endpoint, node, plans, service
+from kubeproxy.testing.fake_nft import FakeNft
+
+LAYOUT = layout_of(Family.IPV4)
+MARK = 0x4000
+
+
+class Cluster:
+    """A ledger over a fake kernel."""
+
+    def __init__(self, services: int = 0) -> None:
+        self.kernel = FakeNft()
+        self.sink = TableSink(LAYOUT, lambda _: self.kernel)
+        self.ledger: Ledger[Owner, Item, Value] = Ledger()
+        self.ledger.put(SCAFFOLD, scaffold(node(), MARK))
+        for number in range(services):
+            self.set(number, pods(3))
+        self.apply()
+
+    def set(self, number: int, endpoints: list[Endpoint], **options: int) -> None:
+        facts = service(
+            f"default/svc-{number}",
+            cluster_ip=f"10.96.{number >> 8}.{number & 255}",
+            affinity_seconds=options.get("affinity_seconds", 0),
+        )
+        for plan in plans(facts, endpoints):
+            self.ledger.put(plan.id, render(plan, node(), MARK))
+
+    def batches(self, limit: int = 400_000) -> list[Batch]:
+        return list(compile_transactions(LAYOUT, self.ledger.difference(), limit=limit))
+
+    def apply(self) -> list[Batch]:
+        batches = self.batches()
+        for batch in batches:
+            assert isinstance(batch.payload, nft.Batch)
+            assert self.kernel.commit(batch.payload) == ()
+            self.ledger.confirm(batch.changes)
+        return batches
+
+
+def pods(count: int, *, first: int = 1) -> list[Endpoint]:
+    return [endpoint(f"10.244.7.{first + number}") for number in range(count)]
+
+
+@pytest.mark.parametrize("change", [pods(3, first=2), pods(4), pods(2)])
+def test_one_changed_endpoint_costs_the_same_in_any_cluster(change: list[Endpoint]) -> None:
+    """Transactions, messages and bytes do not know how many services there are."""
+    costs = []
+    for services in (10, 200):
+        cluster = Cluster(services)
+        cluster.set(100, pods(4))  # the classes of 2 and 4 endpoints exist already
+        cluster.set(101, pods(2))
+        cluster.set(5, pods(3))
+        cluster.apply()
+        cluster.set(5, change)
+        done = cluster.apply()
+        costs.append([(len(b.changes), b.size) for b in done])
+    assert costs[0] == costs[1]
+    assert len(costs[0]) == 1
+
+
+def test_only_the_slots_that_differ_are_sent() -> None:
+    """The last endpoint of ten replaced: one element out, one in."""
+    cluster = Cluster()
+    cluster.set(1, pods(10, first=100))
+    cluster.apply()
+    cluster.set(1, [*pods(9, first=100), endpoint("10.244.9.9")])
+    (batch,) = cluster.apply()
+    assert isinstance(batch.payload, nft.Batch)
+    assert batch.payload.labels == ["elements of service-endpoints"] * 2
+    assert batch.size < 200
+
+
+def test_transactions_are_bounded() -> None:
+    """A cold start is many; none is much bigger than asked."""
+    cluster = Cluster()
+    for number in range(300):
+        cluster.set(number, pods(3))
+    sizes = [batch.size for batch in cluster.batches(limit=20_000)]
+    assert len(sizes) > 3
+    assert max(sizes) < 25_000
+
+
+def test_a_service_is_never_split() -> None:
+    """However small transactions have to be."""
+    cluster = Cluster()
+    cluster.set(1, pods(50), affinity_seconds=60)
+    cluster.set(2, pods(50))
+    split = {ServiceName("default", "svc-1"): 0, ServiceName("default", "svc-2"): 0}
+    for batch in cluster.batches(limit=1):
+        items = [c for c in batch.changes if not str(c.item).startswith("ChainItem(name='pick-")]
+        for name in {c.owner.service for c in items if c.owner is not None}:
+            split[name] += 1
+    assert set(split.values()) == {1}
+
+
+def test_many_elements_are_split_over_messages() -> None:
+    """An attribute holds at most 64 KiB."""
+    cluster = Cluster()
+    cluster.set(1, [endpoint(f"10.{n >> 8}.{n & 255}.1") for n in range(5000)])
+    cluster.apply()
+    assert len(cluster.kernel.element_lists("kube-proxy", "service-endpoints")[0]) > 1 << 16
+
+
+async def test_a_refused_service_is_named() -> None:
+    """By its own name, not only by the kernel's error number."""
+    cluster = Cluster()
+    cluster.set(1, pods(2))
+    batches = cluster.batches()
+    foreign = nft.Batch(2)
+    body = next(
+        nft.elements_bodies(
+            "kube-proxy",
+            "service-ips",
+            [nft.element(bytes.fromhex("0a6000010600000000500000"), _goto("reject-chain"))],
+        )
+    )
+    foreign.add(nft.NEWSETELEM, body, "foreign", nft.CREATE)
+    assert cluster.kernel.commit(foreign) == ()
+    with pytest.raises(Rejected, match="elements of service-ips"):
+        for batch in batches:
+            await cluster.sink.apply(batch)
+
+
+def _goto(chain: str) -> bytes:
+    return nft.pack_verdict(2, nft.Verdict(nft.GOTO, chain))
+
+
+async def test_a_missing_table_is_drift() -> None:
+    """Then nothing we believed is true, and isolating services would be in vain."""
+    cluster = Cluster()
+    gone = nft.Batch(2)
+    gone.add(nft.DELTABLE, nft.table_body("kube-proxy"), "table")
+    assert cluster.kernel.commit(gone) == ()
+    cluster.set(1, pods(1))
+    with pytest.raises(Drifted, match="has disappeared"):
+        for batch in cluster.batches():
+            await cluster.sink.apply(batch)
+
+
+def test_the_kernels_offset_leads_to_the_element() -> None:
+    """Elements of many services share a message; the blame must not be shared."""
+    cluster = Cluster()
+    for number in range(3):
+        cluster.set(number, pods(1))
+    (batch,) = [b for b in cluster.batches() if any("/svc-" in str(c) for c in b.changes)][-1:]
+    assert isinstance(batch.payload, nft.Batch)
+    position = batch.payload.labels.index("elements of service-ips")
+    second = 16 + 4 + len(nft.reference("kube-proxy", "service-ips")) + 4
+    found = set()
+    for offset in (second, second + 100, second + 200):
+        refusal = nft.Refusal("elements of service-ips", 16, "busy", position, offset)
+        found.add(blame.describe(refusal, batch.payload, batch.changes))
+    assert found == {
+        f"element 0a60000{n}0600000000500000 of service-ips of default/svc-{n}:http/TCP: busy"
+        for n in range(3)
+    }
+
+
+def test_a_hole_left_by_a_foreign_hand_is_seen() -> None:
+    """Zeros stand for what is missing, so that it differs from what is wanted."""
+    assert join_slots({0: b"aaaaaaaa", 2: b"cccccccc"}) == Pool(b"aaaaaaaa" + b"\0" * 8 + b"c" * 8)
+
+
+def test_an_empty_kernel_reads_as_nothing() -> None:
+    assert read_table(FakeNft(), LAYOUT) == {}
+
+
+def test_sets_of_another_type_cannot_be_adopted() -> None:
+    """Nor affinity sets without a timeout; unknown sets merely go."""
+    assert is_adoptable(LAYOUT, {"cluster-ips": SetSpec(7, 4), "foreign": SetSpec(99, 1)})
+    assert not is_adoptable(LAYOUT, {"cluster-ips": SetSpec(8, 16)})
+    assert not is_adoptable(LAYOUT, {"affinity-x": SetSpec(7, 4)})
+
+
+def test_drift_tells_the_weightiest_change_first() -> None:
+    """A deleted table says more than its rules."""
+    seen = Counter({(6, "rule deleted (services)"): 3, (0, "table deleted"): 1})
+    assert monitor.summary(seen) == "table deleted, 3 × rule deleted (services)"
+    many = Counter({(9, f"element added ({n})"): 1 for n in range(7)})
+    assert monitor.summary(many).endswith("and 2 more")
+
+
+def test_members_of_affinity_sets_are_no_drift() -> None:
+    """Packets put them there."""
+    assert monitor.is_drift(nft.News(2, "kube-proxy", nft.NEWSETELEM, "cluster-ips", False), 2)
+    assert not monitor.is_drift(nft.News(2, "kube-proxy", nft.NEWSETELEM, "affinity-x", False), 2)
+    assert not monitor.is_drift(nft.News(10, "kube-proxy", nft.DELTABLE, "", True), 2)
+    assert not monitor.is_drift(nft.News(2, "other", nft.DELTABLE, "", True), 2)
+
+
+@pytest.mark.parametrize("release", ["5.13.0", "6.18.44-fc", "10.0"])
+def test_recent_kernels_are_accepted(release: str) -> None:
+    require_kernel(release)
+
+
+@pytest.mark.parametrize("release", ["5.12.19", "4.19.0-27-amd64", "unknown"])
+def test_old_kernels_are_refused_in_upstreams_words(release: str) -> None:
+    with pytest.raises(Unsupported, match=r"requires kernel 5\.13 or later"):
+        require_kernel(release)
