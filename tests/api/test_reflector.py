@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -23,7 +24,7 @@ from kubeproxy.api.source import Undecodable as UndecodableMessage
 from kubeproxy.api.source import Upsert as UpsertMessage
 from kubeproxy.api.watch import Delete, Event, Progress, Synced, Tracked, Undecodable, Upsert
 from kubeproxy.testing.fake_api import FakeApi, Fault, SeenRequest
-from kubeproxy.testing.fake_api_store import Json
+from kubeproxy.testing.fake_api_store import Json, Selector
 
 Until = Callable[[Callable[[], object]], "asyncio.Future[None]"]
 
@@ -457,3 +458,67 @@ async def test_the_source_delivers_all_four_kinds_to_one_inbox(fake: FakeApi, un
     }
     bad_ones = [found for found in inbox.messages if isinstance(found, UndecodableMessage)]
     assert [(found.kind, found.name) for found in bad_ones] == [(Kind.ENDPOINT_SLICE, "ns/bad")]
+
+
+CALAMITIES = (
+    Fault(status=500),
+    Fault(status=503, headers=(("Retry-After", "0"),)),
+    Fault(status=410),
+    Fault(status=200, body=b"nonsense\n"),
+    Fault(status=200, body=b'{"type":"ADDED","object":{"metadata":{"na', breaks=True),
+    Fault(status=200, body=b'{"type":"ERROR","object":{"code":410}}\n'),
+    Fault(status=200, body=b'{"type":"ERROR","object":{"code":500}}\n'),
+    Fault(status=200, body=b'{"type":"SURPRISE","object":{}}\n'),
+    Fault(status=200, body=b""),
+)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_after_any_calamities_the_receiver_holds_what_the_server_holds(
+    fake: FakeApi, until: Until, seed: int
+) -> None:
+    dice = random.Random(seed)
+    settings = ReflectorSettings(
+        streams=bool(seed % 2), page_size=3, stall_seconds=0.1, short_watch_seconds=0.0
+    )
+    async with reflecting(fake, settings) as sink:
+        for _ in range(150):
+            await stir(fake, dice)
+            if dice.random() < 0.5:
+                await asyncio.sleep(0.002)
+        fake.faults.clear()
+        fake.end_watches()
+        await until(lambda: sink.held == served(fake))
+        assert sink.count(Undecodable) == 0
+
+
+async def stir(fake: FakeApi, dice: random.Random) -> None:
+    """One change or one calamity."""
+    name, ip = f"s{dice.randrange(12)}", f"10.0.0.{dice.randrange(250)}"
+    match dice.randrange(10):
+        case 0:
+            fake.faults.append(dice.choice(CALAMITIES))
+        case 1:
+            fake.end_watches()
+        case 2:
+            fake.store.compact()
+        case 3:
+            await fake.bookmark()
+        case 4 | 5:
+            if name in served(fake):
+                await fake.delete("services", "ns", name)
+        case _:
+            if name in served(fake):
+                await fake.patch("services", "ns", name, {"spec": {"clusterIP": ip}})
+            else:
+                await fake.create("services", "ns", service(name, ip=ip))
+
+
+def served(fake: FakeApi) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for item in fake.store.list("services", Selector()):
+        metadata, spec = item["metadata"], item["spec"]
+        assert isinstance(metadata, dict)
+        assert isinstance(spec, dict)
+        found[metadata["name"]] = spec["clusterIP"]
+    return found
