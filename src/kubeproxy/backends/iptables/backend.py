@@ -20,6 +20,7 @@ from kubeproxy.backends.iptables.canary import CanaryMonitor
 from kubeproxy.backends.iptables.layout import full_restore
 from kubeproxy.backends.iptables.probe import (
     allow_localhost_routing,
+    make_counters,
     packets_of,
     probe_features,
 )
@@ -43,7 +44,7 @@ class IptablesBackend(Backend):
         self.tables = Xtables(
             family, variant=variant, lock_timeout_seconds=options.xtables_lock_timeout_seconds
         )
-        self.netfilter = NetfilterSink(self.tables, SCOPE)
+        self.netfilter = NetfilterSink(self.tables, SCOPE, before_read=self._keep_counters)
         self._settings = settings_of(
             family, options, Features(is_tcp_liberal=options.tcp_be_liberal)
         )
@@ -69,6 +70,12 @@ class IptablesBackend(Backend):
     def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
         return full_restore(fragments)
 
+    def _keep_counters(self) -> None:
+        """Whoever flushed the tables may have flushed the counters our rules name."""
+        features = self._settings.features
+        if features.has_invalid_counter or features.has_localhost_counter:
+            make_counters()
+
     async def start(self, node: NodeFacts) -> None:
         if self._settings.serves_localhost(node):
             allow_localhost_routing()
@@ -79,9 +86,7 @@ class IptablesBackend(Backend):
         await monitor.run(drifted)
 
     def measures(self) -> Sequence[Measure]:
-        return (*self._rule_measures(), *self._failure_measures())
-
-    def _rule_measures(self) -> list[Measure]:
+        """Rules we own, and rules written since the last round, per table."""
         found = []
         for table in SCOPE.tables:
             labels = (("table", table),)
@@ -90,12 +95,6 @@ class IptablesBackend(Backend):
             found.append(Measure("sync_proxy_rules_iptables_total", labels, total))
             found.append(Measure("sync_proxy_rules_iptables_last", labels, last))
         return found
-
-    def _failure_measures(self) -> list[Measure]:
-        """Absent until the first failure, like upstream's."""
-        failures = self.netfilter.statistics.failures
-        metric = "sync_proxy_rules_iptables_restore_failures_total"
-        return [Measure(metric, (), failures)] if failures else []
 
     def packet_count(self, name: str) -> int | None:
         features = self._settings.features

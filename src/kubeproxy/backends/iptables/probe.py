@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
 from pathlib import Path
 
@@ -23,11 +24,11 @@ _IPV6_DISABLED = "net/ipv6/conf/all/disable_ipv6"
 async def probe_features(tables: Xtables) -> Features:
     """Version of the tools, accounting objects (made if missing), TCP liberality."""
     version = await tables.probe()
-    supported = nfacct.is_supported()
+    counters = make_counters() if nfacct.is_supported() else frozenset()
     return Features(
         has_random_fully=version.has_random_fully,
-        has_invalid_counter=supported and _has_counter(names.INVALID_COUNTER),
-        has_localhost_counter=supported and _has_counter(names.LOCALHOST_COUNTER),
+        has_invalid_counter=names.INVALID_COUNTER in counters,
+        has_localhost_counter=names.LOCALHOST_COUNTER in counters,
         is_tcp_liberal=find_sysctl(_BE_LIBERAL) not in (None, "0"),
     )
 
@@ -46,12 +47,14 @@ def allow_localhost_routing() -> None:
         ) from error
 
 
-def _has_counter(name: str) -> bool:
-    try:
-        nfacct.ensure_counter(name)
-    except KernelError:
-        return False
-    return True
+def make_counters() -> frozenset[str]:
+    """Make those of our accounting objects that are missing; which there are now."""
+    made = set()
+    for name in (names.INVALID_COUNTER, names.LOCALHOST_COUNTER):
+        with contextlib.suppress(KernelError):
+            nfacct.ensure_counter(name)
+            made.add(name)
+    return frozenset(made)
 
 
 def packets_of(counter: str) -> int | None:

@@ -7,6 +7,7 @@ every jump goes to the top, the last row of a chain ends up first.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_address
 
 from kubeproxy.backends.base import Item, Value
 from kubeproxy.backends.iptables import names
@@ -148,7 +149,7 @@ def _to_node_ports(node: NodeFacts, settings: Settings) -> Iterator[str]:
             f"-j {names.NODE_PORTS}"
         )
         return
-    for address in node.node_port_addresses:
+    for address in sorted(node.node_port_addresses, key=ip_address):
         if localhost or not is_loopback(address):
             yield f"{comment} -d {address} -j {names.NODE_PORTS}"
 

@@ -9,7 +9,7 @@ Recognised as ours: the chains of the mode's `Scope`, by name or prefix, and its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -51,8 +51,17 @@ class NetfilterSink:
 
     item_types: tuple[type, ...] = (Chain, SharedChain, Section, GuestChain, Jump)
 
-    def __init__(self, tables: Tables, scope: Scope, *, name: str = "iptables") -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        scope: Scope,
+        *,
+        name: str = "iptables",
+        before_read: Callable[[], object] | None = None,
+    ) -> None:
+        """`before_read` prepares what rules rely on beside the tables."""
         self.name = name
+        self._before_read = before_read
         self.statistics = RestoreStatistics()
         self._tables = tables
         self._scope = scope
@@ -61,6 +70,8 @@ class NetfilterSink:
 
     async def read(self) -> Mapping[Item, Value]:
         """Everything in the kernel that is ours by the scope."""
+        if self._before_read is not None:
+            self._before_read()
         found: dict[Item, Value] = {}
         self._shared = {}
         for name in self._scope.tables:
