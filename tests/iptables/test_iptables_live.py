@@ -1,0 +1,206 @@
+"""The running parts of the iptables mode in a kernel: start, canary, failing tools, switching."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kubeproxy.backends.base import ModeOptions
+from kubeproxy.backends.iptables.backend import IptablesBackend
+from kubeproxy.backends.iptables.cleanup import cleanup
+from kubeproxy.backends.iptables.names import INVALID_COUNTER, LOCALHOST_COUNTER
+from kubeproxy.backends.iptables.probe import check_families
+from kubeproxy.backends.iptables.settings import Features
+from kubeproxy.backends.netfilter.text import TableText, parse_save
+from kubeproxy.backends.netfilter.xtables import Xtables
+from kubeproxy.engine import Engine
+from kubeproxy.errors import Unsupported
+from kubeproxy.facts.ids import Family
+from kubeproxy.facts.node import NodeFacts
+from kubeproxy.kernel.nfacct import find_counter
+from kubeproxy.kernel.sysctl import ensure_sysctl, read_sysctl
+from kubeproxy.testing.builders import endpoint, endpoint_slice, node, service
+from kubeproxy.testing.fake_backend import FakeClock, FakeConntrack, Heard
+from kubeproxy.testing.scratch import scratch_namespace
+
+pytestmark = pytest.mark.kernel
+
+ROUTE_LOCALNET = "net/ipv4/conf/all/route_localnet"
+
+
+def engine_of(backend: IptablesBackend, on: NodeFacts | None = None) -> Engine:
+    engine = Engine(
+        backend,
+        on or node(backend.family),
+        clock=FakeClock(),
+        listener=Heard(),
+        clean_conntrack=FakeConntrack(),
+    )
+    engine.pipeline.store.set_service(service(node_port=30080, affinity_seconds=60))
+    found = [endpoint("10.244.1.1"), endpoint("10.244.2.2")]
+    engine.pipeline.store.set_slice(endpoint_slice(endpoints=found))
+    return engine
+
+
+async def saved(tables: Xtables) -> tuple[TableText, ...]:
+    return parse_save("".join([await tables.save(name) for name in ("filter", "nat", "mangle")]))
+
+
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+async def test_starting_prepares_the_host(variant: str) -> None:
+    """Localhost may be routed, the counters exist, and the tool's version is known."""
+    with scratch_namespace():
+        ensure_sysctl(ROUTE_LOCALNET, 0)
+        backend = IptablesBackend(Family.IPV4, ModeOptions(), variant=variant)
+        await backend.start(node())
+        assert read_sysctl(ROUTE_LOCALNET) == "1"
+        assert backend.settings.features == Features()
+        assert find_counter(INVALID_COUNTER) is not None
+        assert backend.packet_count(LOCALHOST_COUNTER) == 0
+        assert backend.packet_count("no such counter") is None
+        assert backend.tables.is_nft is (variant == "nft")
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "cidrs"),
+    [
+        (Family.IPV6, ModeOptions(), ()),
+        (Family.IPV4, ModeOptions(localhost_node_ports=False), ()),
+        (Family.IPV4, ModeOptions(), ("192.0.2.0/24",)),
+    ],
+)
+async def test_localhost_is_not_routed_needlessly(
+    family: Family, options: ModeOptions, cidrs: tuple[str, ...]
+) -> None:
+    """Without node ports at 127.0.0.0/8 the parameter is left alone."""
+    with scratch_namespace():
+        ensure_sysctl(ROUTE_LOCALNET, 0)
+        await IptablesBackend(family, options).start(node(family, node_port_cidrs=cidrs))
+        assert read_sysctl(ROUTE_LOCALNET) == "0"
+
+
+async def test_liberal_tcp_is_found_out_at_start() -> None:
+    """The kernel parameter decides, whoever set it."""
+    with scratch_namespace():
+        ensure_sysctl("net/netfilter/nf_conntrack_tcp_be_liberal", 1)
+        backend = IptablesBackend(Family.IPV4, ModeOptions())
+        await backend.start(node())
+        assert backend.settings.features.is_tcp_liberal
+
+
+async def test_both_families_are_checked() -> None:
+    """A family that is switched off is named; one that works is not complained about."""
+    with scratch_namespace():
+        await check_families(tuple(Family), ModeOptions())
+        ensure_sysctl("net/ipv6/conf/all/disable_ipv6", 1)
+        await check_families((Family.IPV4,), ModeOptions())
+        with pytest.raises(Unsupported, match="iptables is not available on this host : IPv6"):
+            await check_families((Family.IPV6,), ModeOptions())
+
+
+async def test_no_tools_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package is named."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unsupported, match='install the package "iptables"'):
+        await check_families((Family.IPV4,), ModeOptions())
+
+
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+async def test_a_flush_is_noticed_and_repaired(variant: str) -> None:
+    """Somebody flushes all tables; within an interval everything is back as it was."""
+    with scratch_namespace():
+        backend = IptablesBackend(
+            Family.IPV4, ModeOptions(sync_period_seconds=0.2), variant=variant
+        )
+        engine = engine_of(backend)
+        await backend.start(engine.pipeline.node)
+        heard: asyncio.Queue[str] = asyncio.Queue()
+        watching = asyncio.create_task(backend.watch(heard.put_nowait))
+        try:
+            async with asyncio.timeout(10):
+                while not await backend.tables.has_chain("filter", "KUBE-PROXY-CANARY"):
+                    await asyncio.sleep(0.02)
+                assert (await engine.round()).failures == ()
+                before = await saved(backend.tables)
+                flush = "".join(f"*{t}\nCOMMIT\n" for t in ("mangle", "nat", "filter"))
+                subprocess.run(
+                    [f"iptables-{variant}-restore", "-w", "5"], input=flush.encode(), check=True
+                )
+                engine.report_drift(await heard.get())
+                report = await engine.round()
+                assert report.failures == ()
+                assert "KUBE-PROXY-CANARY" in report.drift
+                while not await backend.tables.has_chain("filter", "KUBE-PROXY-CANARY"):
+                    await asyncio.sleep(0.02)
+                assert await saved(backend.tables) == before
+        finally:
+            watching.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await watching
+
+
+async def test_clean_up_of_both_families() -> None:
+    """After a run of both families nothing of ours is left, and nothing is complained about."""
+    with scratch_namespace():
+        for family in Family:
+            backend = IptablesBackend(family, ModeOptions())
+            engine = Engine(
+                backend,
+                node(family),
+                clock=FakeClock(),
+                listener=Heard(),
+                clean_conntrack=FakeConntrack(),
+            )
+            await backend.start(engine.pipeline.node)
+            assert (await engine.round()).failures == ()
+        assert await cleanup() == []
+        for family in Family:
+            left = {
+                chain
+                for table in await saved(Xtables(family))
+                for chain in table.policies
+                if chain.startswith("KUBE-")
+            }
+            assert left == {"KUBE-FIREWALL"}
+        assert await cleanup() == []
+
+
+class Wrapped:
+    """An iptables-restore in front of the real one that can be told to fail."""
+
+    def __init__(self, folder: Path, script: str) -> None:
+        path = folder / "iptables-restore"
+        path.write_text(f'#!/bin/sh\n{script}\nexec /usr/sbin/iptables-restore "$@"\n')
+        path.chmod(0o755)
+
+
+async def test_a_failing_tool_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Restores that fail for a while are reported; the first that works brings the whole state."""
+    broken = tmp_path / "broken"
+    Wrapped(tmp_path, f'[ "$1" != --version ] && [ -e {broken} ] && echo "no luck" >&2 && exit 3')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin")
+    with scratch_namespace():
+        backend = IptablesBackend(Family.IPV4, ModeOptions())
+        engine = engine_of(backend)
+        await backend.start(engine.pipeline.node)
+        broken.touch()
+        report = await engine.round()
+        assert not report.is_success
+        assert "no luck" in report.failures[0].message
+        engine.pipeline.store.set_service(service("default/late", cluster_ip="10.96.0.99"))
+        assert not (await engine.round()).is_success
+        broken.unlink()
+        assert (await engine.round()).is_success
+        grown = await saved(backend.tables)
+    with scratch_namespace():
+        fresh = IptablesBackend(Family.IPV4, ModeOptions())
+        engine = engine_of(fresh)
+        engine.pipeline.store.set_service(service("default/late", cluster_ip="10.96.0.99"))
+        await fresh.start(engine.pipeline.node)
+        assert (await engine.round()).is_success
+        assert await saved(fresh.tables) == grown
