@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from kubeproxy import startup
 from kubeproxy.api import objects
 from kubeproxy.api.decode import decode_node_ips, decode_pod_cidrs
-from kubeproxy.api.manifests import Key, ManifestSource
+from kubeproxy.api.manifest_text import Key
+from kubeproxy.api.manifests import ManifestSource
 from kubeproxy.api.source import Kind, Object, Synced, Upsert
 from kubeproxy.backends.base import Backend, Fragment, Mode, ModeOptions, Owner, Sink
 from kubeproxy.config.command import Exit, Settings, parse_command_line

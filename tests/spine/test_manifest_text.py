@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kubeproxy.api import objects
-from kubeproxy.api.manifests import Key, parse_manifest
+from kubeproxy.api.manifest_text import Key, parse_manifest
 from kubeproxy.api.source import Kind
 from kubeproxy.errors import ObjectError
 
@@ -168,6 +168,9 @@ def test_times_stay_text() -> None:
         ("kind: Service\nx: !!int word", "not YAML"),
         ("kind: Service\nx: !!bool word", "not YAML"),
         ("kind: Service\nx: !!python/object:os.system {}", "not YAML"),
+        ('{"kind": "List", "items": ["\\ud800"]}', "neither JSON"),
+        ('{"kind": "List", "items": [1e999]}', "not JSON"),
+        ('{"kind": "List", "items": [{"kind": "Service"}', "neither JSON"),
         ("&a [*a]", "contains itself"),
         ("[" * 20_000, "nested too deeply"),
         ("\x00", "not YAML"),

@@ -15,8 +15,8 @@ ZONE_LABEL = "topology.kubernetes.io/zone"
 TRIGGER_TIME_ANNOTATION = "endpoints.kubernetes.io/last-change-trigger-time"
 
 
-class _Object(Struct, frozen=True, rename="camel"):
-    """Frozen, with the API's camelCase names."""
+class _Object(Struct, frozen=True, rename="camel", gc=False):
+    """Frozen, with the API's camelCase names; a tree that came from JSON has no cycles to find."""
 
 
 class ServiceLabels(_Object, frozen=True):
