@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.testing.host import Host
+from kubeproxy.backends.registry import mode_names
+from kubeproxy.testing.host import PROGRAMS, Host
 
 pytestmark = pytest.mark.kernel
 
@@ -189,3 +190,32 @@ def test_kpctl_apply_syncs_once_and_cleanup_takes_it_back(host: Host) -> None:
     cleaned = host.run("kpctl", "cleanup")
     assert cleaned.returncode == 0, cleaned.stderr
     assert "kube-proxy" not in host.tables()
+
+
+POWERLESS = ("--bounding-set=-all", "--inh-caps=-all")
+
+
+@pytest.mark.parametrize("mode", mode_names())
+def test_rendering_needs_no_privileges(host: Host, mode: str) -> None:
+    write(host, "web.yaml", WEB)
+    kpctl = str(PROGRAMS / "kpctl")
+    done = host.run("setpriv", *POWERLESS, kpctl, "render", "--mode", mode, host.manifests)
+    assert done.returncode == 0, done.stderr
+    assert "10.96.0.10" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["kpctl", "apply", "--mode", "nftables"],
+        ["kube-proxy", NFTABLES, "--conntrack-max-per-core=0", "--oom-score-adj=0"],
+    ],
+    ids=["kpctl apply", "kube-proxy"],
+)
+def test_without_privileges_the_missing_one_is_named(host: Host, command: list[str]) -> None:
+    write(host, "web.yaml", WEB)
+    where = [str(host.manifests)] if command[0] == "kpctl" else [f"--manifests={host.manifests}"]
+    done = host.run("setpriv", *POWERLESS, str(PROGRAMS / command[0]), *command[1:], *where)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "CAP_NET_ADMIN" in done.stderr or "permission denied" in done.stderr.lower()
