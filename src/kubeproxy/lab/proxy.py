@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -27,14 +28,20 @@ from kubeproxy.lab.sockets import bound_socket
 from kubeproxy.lab.topology import POD_CIDR
 
 HEALTH_PORT = 10256
+METRICS_PORT = 10249
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
 SETTLE_SECONDS = 10.0
 _POLL_SECONDS = 0.01
+_START_POLL_SECONDS = 0.05
+_LAST_SYNC = re.compile(
+    r'^kubeproxy_sync_proxy_rules_last_timestamp_seconds\{ip_family="(\w+)"\} (\S+)$', re.MULTILINE
+)
 _BASE_FLAGS: Mapping[str, str] = {
     "cluster-cidr": ",".join(POD_CIDR[family] for family in Family),
     "iptables-min-sync-period": "0s",
     "healthz-bind-address": f"127.0.0.1:{HEALTH_PORT}",
+    "metrics-bind-address": f"127.0.0.1:{METRICS_PORT}",
     "conntrack-max-per-core": "0",
     "oom-score-adj": "0",
     "v": "2",
@@ -82,7 +89,7 @@ class Proxies:
         began = time.time()
         for node in self.nodes:
             self._running[node] = await self._spawn(node)
-        await self.settle(since=began, timeout_seconds=START_SECONDS)
+        await self._wait(began, self._first_sync, START_SECONDS, _START_POLL_SECONDS)
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End every proxy and wait for it; one that ignores a gentle signal is an error."""
@@ -111,23 +118,49 @@ class Proxies:
             if await process.wait() != 0:
                 raise self._failure(node, "failed to clean up")
 
-    async def settle(self, *, since: float, timeout_seconds: float = SETTLE_SECONDS) -> None:
+    async def settle(self, *, since: float) -> None:
         """Wait until every proxy has synced both families after `since` (wall-clock time)."""
-        deadline = time.monotonic() + timeout_seconds
-        for node in self.nodes:
-            while not await self._has_synced(node, since):
-                if time.monotonic() > deadline:
-                    raise self._failure(node, f"did not sync within {timeout_seconds:g} s")
-                await asyncio.sleep(_POLL_SECONDS)
+        await self._wait(since, self.last_sync, SETTLE_SECONDS, _POLL_SECONDS)
 
     async def last_sync(self, node: str) -> Mapping[Family, float]:
         """When this node's proxy last synced each family; nothing while it cannot be asked."""
+        return parse_last_syncs(await self._ask(node, HEALTH_PORT, "/healthz"))
+
+    async def _first_sync(self, node: str) -> Mapping[Family, float]:
+        """The same from the metrics, which cost more to make.
+
+        The health port cannot tell before the first sync: it counts the start as an update, so that
+        a proxy that never syncs is found out.
+        """
+        found = _LAST_SYNC.findall(await self._ask(node, METRICS_PORT, "/metrics"))
+        return {Family(name): float(value) for name, value in found}
+
+    async def _ask(self, node: str, port: int, path: str) -> str:
         try:
             async with asyncio.timeout(1):
-                text = await self.get(node, "127.0.0.1", HEALTH_PORT, "/healthz")
+                return await self.get(node, "127.0.0.1", port, path)
         except OSError:
-            return {}
-        return parse_last_syncs(text)
+            return ""
+
+    async def _wait(
+        self,
+        since: float,
+        ask: Callable[[str], Awaitable[Mapping[Family, float]]],
+        timeout_seconds: float,
+        poll_seconds: float,
+    ) -> None:
+        deadline = time.monotonic() + timeout_seconds
+        for node in self.nodes:
+            while not _is_after(await ask(node), since):
+                self._check_running(node)
+                if time.monotonic() > deadline:
+                    raise self._failure(node, f"did not sync within {timeout_seconds:g} s")
+                await asyncio.sleep(poll_seconds)
+
+    def _check_running(self, node: str) -> None:
+        process = self._running.get(node)
+        if process is None or process.returncode is not None:
+            raise self._failure(node, "is not running")
 
     async def get(self, node: str, address: str, port: int, path: str) -> str:
         """The answer to an HTTP request made on a node, headers and all."""
@@ -139,13 +172,6 @@ class Proxies:
         """What the proxy of this node has said."""
         path = self._log_path(node)
         return path.read_text(errors="replace") if path.exists() else ""
-
-    async def _has_synced(self, node: str, since: float) -> bool:
-        process = self._running.get(node)
-        if process is None or process.returncode is not None:
-            raise self._failure(node, "is not running")
-        synced = await self.last_sync(node)
-        return all(synced.get(family, 0.0) >= since for family in Family)
 
     async def _spawn(self, node: str) -> asyncio.subprocess.Process:
         flags = {
@@ -174,6 +200,10 @@ class Proxies:
     def _failure(self, node: str, what: str) -> ProxyFailed:
         tail = "\n".join(self.log(node).splitlines()[-15:])
         return ProxyFailed(f"kube-proxy on {node} {what}; it last said:\n{tail}")
+
+
+def _is_after(syncs: Mapping[Family, float], since: float) -> bool:
+    return all(syncs.get(family, 0.0) >= since for family in Family)
 
 
 class _FamilyHealth(msgspec.Struct, rename="camel"):

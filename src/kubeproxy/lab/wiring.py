@@ -70,7 +70,7 @@ def link_commands(topology: Topology, namespace: Callable[[str], str]) -> tuple[
     A cable's ends are made directly in the namespaces they belong to, so that no interface ever
     appears anywhere else.
     """
-    lines = [f"link add {LAN} type bridge"]
+    lines = [f"link add {LAN} type bridge mcast_snooping 0"]
     for node in topology.nodes:
         lines.append(_cable(f"n{node.index}", namespace(node.name)))
         lines.append(f"link set n{node.index} master {LAN} up")
@@ -80,7 +80,7 @@ def link_commands(topology: Topology, namespace: Callable[[str], str]) -> tuple[
 
 def node_link_commands(node: Node, namespace: Callable[[str], str]) -> tuple[str, ...]:
     """Commands run in a node's namespace that make its bridge and the cables to its pods."""
-    lines = [f"link add {BRIDGE} type bridge"]
+    lines = [f"link add {BRIDGE} type bridge mcast_snooping 0"]
     for index, pod in enumerate(node.pods):
         lines.append(_cable(f"pod{index}", namespace(pod.name)))
         lines.append(f"link set pod{index} master {BRIDGE} up")

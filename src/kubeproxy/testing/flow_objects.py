@@ -50,16 +50,14 @@ class Destination(msgspec.Struct, frozen=True):
 class World:
     """Names of one flow and their addresses. Immutable but for the order Services are met in."""
 
-    def __init__(self, topology: Topology, *, block: int, families: Sequence[Family]) -> None:
+    def __init__(
+        self, topology: Topology, *, block: int, families: Sequence[Family], namespace: str = ""
+    ) -> None:
         self.topology = topology
+        self.namespace = namespace or f"flow-{block}"
         self.families = tuple(families)
         self._block = block
         self._numbers: dict[str, int] = {}
-
-    @property
-    def namespace(self) -> str:
-        """The Kubernetes namespace of the flow's objects; also different for every flow."""
-        return f"flow-{self._block}"
 
     def cluster_ip(self, service: str, family: Family) -> str:
         number = self._numbers.setdefault(service, _FIRST + len(self._numbers))
