@@ -15,6 +15,7 @@ import click
 from kubeproxy.backends.registry import load_mode, mode_names
 from kubeproxy.bench.cli import bench
 from kubeproxy.errors import ProxyError
+from kubeproxy.lab.cli import demo, lab
 from kubeproxy.version import KUBERNETES_VERSION, PACKAGE_VERSION
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def main() -> None:
 
 
 main.add_command(bench)
+main.add_command(demo)
+main.add_command(lab)
 
 
 def _about_objects(command: F) -> F:
