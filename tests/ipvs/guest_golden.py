@@ -229,8 +229,9 @@ def capture(proxy: GoldenProxy, before: dict[str, str | None]) -> dict[str, obje
     }
     sets = _sets()
     servers, connections = _servers()
-    for family, suffix in ((Family.IPV4, ""), (Family.IPV6, "6")):
+    for family in proxy.engines:
         is_ipv6 = family is Family.IPV6
+        suffix = "6" if is_ipv6 else ""
         state[f"ipvs{suffix}"] = [s for s in servers if ("[" in s) == is_ipv6]
         state[f"connections{suffix}"] = [c for c in connections if ("[" in c) == is_ipv6]
         state[f"ipset{suffix}"] = [s for s in sets if (" KUBE-6-" in s) == is_ipv6]

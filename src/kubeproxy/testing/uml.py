@@ -194,6 +194,7 @@ for tool in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6
 done
 mount -t devtmpfs dev /dev 2>/dev/null
 echo {folder}/modprobe > /proc/sys/kernel/modprobe
+{folder}/modprobe ipv6
 ip link set lo up
 stty -F /dev/ttyS0 raw -echo
 exec {sys.executable} {_AGENT} /dev/ttyS0 {" ".join(preload)}
