@@ -293,8 +293,11 @@ async def test_where_not_even_a_list_has_our_version_any_will_do(
         fake.faults.append(Fault(status=504, body=too_large, applies=lists))
         fake.end_watches()
         await until(lambda: sink.syncs == 2)
+        fake.faults.append(Fault(body=gone, applies=continues))
+        fake.end_watches()
+        await until(lambda: sink.syncs == 3)
     listings = [request.query["resourceVersion"] for request in fake.requests if lists(request)]
-    assert listings == ["0", "2", ""]
+    assert listings == ["0", "2", "", "2"], "and then ours counts again"
 
 
 async def test_a_stream_the_server_ends_with_its_own_failure_means_a_new_list(

@@ -170,6 +170,12 @@ def test_versions_of_objects_do_not_count_before_the_list_is_complete() -> None:
     assert one.resource_version == ""
 
 
+def test_an_event_without_a_version_keeps_the_last_one() -> None:
+    one = listed("a")
+    one.feed(line("MODIFIED", {"metadata": {"name": "a", "namespace": "ns"}}))
+    assert one.resource_version == "10"
+
+
 def test_bookmarks_move_the_version() -> None:
     one = listed("a")
     assert one.feed(bookmark("55")) == [Progress("55")]
