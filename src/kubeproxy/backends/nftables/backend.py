@@ -23,9 +23,13 @@ from kubeproxy.backends.nftables.render import render
 from kubeproxy.backends.nftables.scaffold import scaffold
 from kubeproxy.backends.nftables.sink import OpenSocket, TableSink
 from kubeproxy.backends.nftables.support import check
+from kubeproxy.facts.address import is_loopback
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
+from kubeproxy.logs import get_logger
 from kubeproxy.plan.types import ServicePlan
+
+logger = get_logger(__name__)
 
 
 class NftablesBackend(Backend):
@@ -60,6 +64,13 @@ class NftablesBackend(Backend):
     def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
         return describe(self.family, fragments)
 
+    async def start(self, node: NodeFacts) -> None:
+        if self._localhost is None and _includes_loopback(node):
+            message = (
+                "--nodeport-addresses includes localhost but localhost NodePorts are not supported"
+            )
+            logger.error(None, message, ipFamily=self.family.value)
+
     async def watch(self, drifted: DriftListener) -> None:
         monitor = DriftMonitor(self._layout, self._table.socket.port_id)
         try:
@@ -77,6 +88,11 @@ class NftablesBackend(Backend):
         self._table.close()
         if self._localhost is not None:
             await self._localhost.close()
+
+
+def _includes_loopback(node: NodeFacts) -> bool:
+    """Was loopback asked for? "All addresses" does not count as asking."""
+    return not node.node_ports_match_all and any(map(is_loopback, node.node_port_addresses))
 
 
 MODE = Mode(
