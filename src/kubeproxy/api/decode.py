@@ -271,8 +271,11 @@ def decode_slice(endpoint_slice: objects.EndpointSlice, node_name: str) -> Decod
     family = _slice_family(endpoint_slice.address_type)
     problems: list[str] = []
     ports = tuple(_slice_ports(endpoint_slice.ports or (), problems))
-    found = tuple(_slice_endpoints(endpoint_slice.endpoints or (), family, node_name, problems))
-    spread = tuple((key, tuple(_with_port(e, port) for e in found)) for key, port in ports)
+    found = tuple(_with_address(endpoint_slice.endpoints or (), family, problems))
+    spread = tuple(
+        (key, tuple(_endpoint(e, address, port, node_name) for e, address in found))
+        for key, port in ports
+    )
     return DecodedSlice(
         family=family,
         facts=SliceFacts(owner, name, spread),
@@ -302,13 +305,10 @@ def _slice_ports(
             yield PortKey(port.name, protocol), port.port or 0
 
 
-def _slice_endpoints(
-    endpoints: Iterable[objects.SliceEndpoint],
-    family: Family,
-    node_name: str,
-    problems: list[str],
-) -> Iterator[Endpoint]:
-    """One endpoint each, still without a port."""
+def _with_address(
+    endpoints: Iterable[objects.SliceEndpoint], family: Family, problems: list[str]
+) -> Iterator[tuple[objects.SliceEndpoint, str]]:
+    """The endpoints whose first address can be used, with its canonical text."""
     for index, endpoint in enumerate(endpoints):
         address = endpoint.addresses[0] if endpoint.addresses else ""
         parsed = parse_ip(address)
@@ -317,20 +317,20 @@ def _slice_endpoints(
                 f"endpoints[{index}] is left out: {_short(address)} is no {family.value} address"
             )
         else:
-            yield _endpoint(endpoint, parsed[1], node_name)
+            yield endpoint, parsed[1]
 
 
 _NO_CONDITIONS = objects.EndpointConditions()
 
 
-def _endpoint(endpoint: objects.SliceEndpoint, address: str, node_name: str) -> Endpoint:
+def _endpoint(endpoint: objects.SliceEndpoint, address: str, port: int, node_name: str) -> Endpoint:
     conditions = endpoint.conditions or _NO_CONDITIONS
     hints = endpoint.hints
     # Node names repeat for every endpoint of a node: keep one copy.
     where = sys.intern(endpoint.node_name or "")
     return Endpoint(
         address=address,
-        port=0,
+        port=port,
         is_local=bool(where) and where == node_name,
         is_ready=conditions.ready is not False,
         is_serving=conditions.serving is not False,
@@ -348,20 +348,6 @@ def _hint_set(hints: Iterable[objects.Hint] | None) -> frozenset[str]:
 @lru_cache(maxsize=1024)
 def _shared_set(names: tuple[str, ...]) -> frozenset[str]:
     return frozenset(names)
-
-
-def _with_port(endpoint: Endpoint, port: int) -> Endpoint:
-    return Endpoint(
-        endpoint.address,
-        port,
-        endpoint.is_local,
-        endpoint.is_ready,
-        endpoint.is_serving,
-        endpoint.is_terminating,
-        endpoint.node_name,
-        endpoint.zone_hints,
-        endpoint.node_hints,
-    )
 
 
 def _trigger_time(

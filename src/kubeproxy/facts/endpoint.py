@@ -39,7 +39,7 @@ class PortKey(NamedTuple):
     protocol: Protocol
 
 
-class SliceFacts(Struct, frozen=True):
+class SliceFacts(Struct, frozen=True, gc=False):
     """One EndpointSlice, spread out: for each of its ports the endpoints that serve it."""
 
     service: ServiceName

@@ -19,7 +19,7 @@ class PortFacts(Struct, frozen=True, gc=False):
     node_port: int = 0
 
 
-class ServiceFacts(Struct, frozen=True):
+class ServiceFacts(Struct, frozen=True, gc=False):
     """A Service as one family sees it: addresses of this family only, in the order of the object.
 
     `affinity_seconds` is 0 without session affinity. `is_external_policy_local` already takes the

@@ -19,7 +19,7 @@ LOCAL_READY = "ready on this node"
 LOCAL_TERMINATING_FALLBACK = "serving while terminating on this node: none here is ready"
 
 
-class Choice(Struct, frozen=True):
+class Choice(Struct, frozen=True, gc=False):
     """The outcome for one service port."""
 
     cluster: Pool = Pool()
@@ -29,7 +29,7 @@ class Choice(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class _Topology(Struct, frozen=True):
+class _Topology(Struct, frozen=True, gc=False):
     """What hints made of the ready endpoints."""
 
     endpoints: tuple[Endpoint, ...]

@@ -155,7 +155,7 @@ def _internal_masquerade(node: NodeFacts) -> Masquerade:
     return Masquerade.NOT_LOCAL_PODS if node.detector.is_implemented else Masquerade.NEVER
 
 
-class _OutsidePolicy(Struct, frozen=True):
+class _OutsidePolicy(Struct, frozen=True, gc=False):
     """What externalTrafficPolicy decided, the same for every external frontend of a port."""
 
     verdict: Verdict

@@ -1,4 +1,8 @@
-"""The decisions about one service port, as values every mode renders without asking again."""
+"""The decisions about one service port, as values every mode renders without asking again.
+
+Values hold nothing but frozen values, so none can be part of a cycle: `gc=False` spares the
+garbage collector from walking a cluster's worth of them again and again.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,7 @@ class Masquerade(Enum):
     NODE_ITSELF = "the node itself"  # external, policy Local: clients keep their address
 
 
-class Frontend(Struct, frozen=True):
+class Frontend(Struct, frozen=True, gc=False):
     """One place where traffic for a service port arrives.
 
     `address` is empty for a node port. With `has_short_circuit`, pods of this node and the node
@@ -74,7 +78,7 @@ class Frontend(Struct, frozen=True):
         return self.verdict is Verdict.FORWARD or self.has_short_circuit
 
 
-class Pool(Struct, frozen=True):
+class Pool(Struct, frozen=True, gc=False):
     """Endpoints in canonical order, and in words why these."""
 
     endpoints: tuple[Endpoint, ...] = ()
@@ -84,14 +88,14 @@ class Pool(Struct, frozen=True):
         return bool(self.endpoints)
 
 
-class Excluded(Struct, frozen=True):
+class Excluded(Struct, frozen=True, gc=False):
     """An endpoint, or an address of the Service, that is not used, and why."""
 
     what: str
     reason: str
 
 
-class ServicePlan(Struct, frozen=True):
+class ServicePlan(Struct, frozen=True, gc=False):
     """Everything decided about one service port in one IP family.
 
     `cluster` and `local` are the pools that frontends name; `reachable` is their union, in
