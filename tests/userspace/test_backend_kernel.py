@@ -227,3 +227,5 @@ async def test_the_mode_refuses_to_proxy_on_localhost() -> None:
             await check([Family.IPV4], ModeOptions(bind_address=address))
     with pytest.raises(Unsupported, match="not a valid port range"):
         await check([Family.IPV4], ModeOptions(userspace_port_range="9-8"))
+    with pytest.raises(Unsupported, match="--udp-timeout"):
+        await check([Family.IPV4], ModeOptions(userspace_udp_idle_seconds=0))

@@ -22,6 +22,8 @@ async def check(families: Collection[Family], options: ModeOptions) -> None:
         parse_port_range(options.userspace_port_range)
     except ConfigError as error:
         raise Unsupported(str(error)) from error
+    if options.userspace_udp_idle_seconds <= 0:
+        raise Unsupported("the UDP idle time-out must be more than 0: set --udp-timeout")
     for family in families:
         await _check_iptables(family, options)
 

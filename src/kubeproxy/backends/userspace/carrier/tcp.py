@@ -208,7 +208,14 @@ class Connection:
 
     def _on_backend(self, mask: int) -> None:
         if self._up is None and self._backend is not None:
-            self._dialled(self._backend, mask)
+            try:
+                self._dialled(self._backend, mask)
+            except OSError as error:
+                # The kernel would not watch the client: out of memory or of watches.
+                self._listener.shared.complain(
+                    self._listener.label, "connection closed", str(error)
+                )
+                self.close()
         # The event that ends dialling may already announce traffic.
         self._on_traffic(mask, self._down, self._up)
 
