@@ -4,7 +4,7 @@
 set -eu
 
 NEEDED="ip:iproute2 nft:nftables iptables:iptables ipset:ipset conntrack:conntrack \
-modprobe:kmod linux.uml:user-mode-linux haproxy:haproxy"
+modprobe:kmod openssl:openssl linux.uml:user-mode-linux haproxy:haproxy"
 
 missing=""
 for pair in $NEEDED; do
