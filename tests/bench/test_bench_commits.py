@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.bench.commits import CommitClock, RestoreTools, latest_since, nft_clock
+from kubeproxy.bench.commits import CommitClock, RestoreTools, nft_clock, nft_ipv4_clock
 from kubeproxy.testing.scratch import scratch_namespace
 
 
@@ -45,8 +45,9 @@ async def test_the_end_of_a_burst_is_found() -> None:
     end = await clock.burst_after(began, 5, gap_seconds=0.15)
     await clock.first_after(began + 0.25, 5)
     clock.close()
-    assert len(clock.moments) == 3
-    assert end == clock.moments[1]
+    assert len(clock) == 3
+    assert end == clock.since(began)[1]
+    assert clock.since(end + 0.1) == clock.since(began)[2:]
 
 
 async def test_nothing_committed_is_nothing() -> None:
@@ -55,12 +56,6 @@ async def test_nothing_committed_is_nothing() -> None:
     clock = CommitClock(pipe, pipe.read)
     assert await clock.burst_after(time.monotonic(), 0.01) is None
     clock.close()
-
-
-def test_the_latest_commit_counts_from_a_moment_on() -> None:
-    """Older ones belong to something else."""
-    assert latest_since([1.0, 2.0, 3.0], 1.5) == 3.0
-    assert latest_since([1.0], 1.5) is None
 
 
 @pytest.fixture
@@ -78,10 +73,22 @@ async def test_each_nftables_transaction_is_one_commit(namespace: None) -> None:
     chains = "".join(f"add chain ip t c{n}\n" for n in range(50))
     for text in (f"add table ip t\n{chains}", "list ruleset\n", "delete table ip t\n"):
         subprocess.run(["nft", "-f", "-"], input=text.encode(), check=True, capture_output=True)
-    await clock.first_after(clock.moments[0] if clock.moments else 0, 1)
+    await clock.first_after(0, 2)
     await asyncio.sleep(0.05)
     clock.close()
-    assert len(clock.moments) == 2
+    assert len(clock) == 2
+
+
+@pytest.mark.kernel
+async def test_commits_of_ipv4_are_told_from_those_of_ipv6(namespace: None) -> None:
+    """What changes nothing of IPv4 is no commit for this clock."""
+    clock = nft_ipv4_clock()
+    for text in ("add table ip6 t\n", "add table inet t\n"):
+        subprocess.run(["nft", "-f", "-"], input=text.encode(), check=True, capture_output=True)
+    assert await clock.first_after(0, 0.1) is None
+    subprocess.run(["nft", "add", "table", "ip", "t"], check=True)
+    assert await clock.first_after(0, 2) is not None
+    clock.close()
 
 
 @pytest.mark.kernel
@@ -103,7 +110,7 @@ async def test_the_end_of_a_restore_is_a_commit(namespace: None, tmp_path: Path)
         return await process.wait()
 
     assert await restore(b"", "--version") == 0
-    assert clock.moments == []
+    assert len(clock) == 0
     assert await restore(b"*nat\n:KUBE-X - [0:0]\nCOMMIT\n", "--noflush") == 0
     assert await clock.first_after(0, 2) is not None
     assert await restore(b"*nat\n-A MISSING -j ACCEPT\nCOMMIT\n", "--noflush") != 0

@@ -30,6 +30,9 @@ _BLOCK = 128
 SPARE = 64
 """Slots from here on are for changes."""
 
+SPARE_SERVICES = 4
+"""Slices that wait for their Service."""
+
 
 def service_name(index: int) -> str:
     return f"svc-{index:05d}"
@@ -98,13 +101,16 @@ def node_json(address: str) -> Json:
 
 
 class Cluster:
-    """The objects in an API server, and changes to them."""
+    """The objects in an API server, and changes to them.
+
+    A few slices wait for Services that do not exist yet: adding one of these is one change.
+    """
 
     def __init__(self, admin: ApiAdmin) -> None:
         self._admin = admin
         self.size = Size(0)
-        self._extra: set[int] = set()
-        """Services beyond the size, added for a while."""
+        self._slices: dict[int, int] = {}
+        """How many endpoints the slice of each service was given."""
 
     async def start(self, node_address: str) -> None:
         await self._admin.create(NODES, node_json(node_address))
@@ -113,36 +119,38 @@ class Cluster:
         """Bring the API server to this size; `told` hears about progress."""
         if size.services < self.size.services:
             raise ValueError(f"the cluster has {self.size} already and can only grow")
-        old = self.size.services
-        changed = range(old if size.endpoints != self.size.endpoints else 0)
-        jobs = [partial(self.set_slots, i, range(size.endpoints)) for i in changed]
-        jobs += [partial(self.add_service, i, size) for i in range(old, size.services)]
+        jobs = [
+            partial(self._make, index, size)
+            for index in range(size.services + SPARE_SERVICES)
+            if index not in range(self.size.services) or self._slices[index] != size.endpoints
+        ]
         await in_parallel(jobs, told)
         self.size = size
 
+    async def _make(self, index: int, size: Size) -> None:
+        """The slice first, so that a Service never stands empty."""
+        slots = range(size.endpoints)
+        if index not in self._slices:
+            await self._admin.create(SLICES, slice_json(index, slots))
+        elif self._slices[index] != size.endpoints:
+            await self.set_slots(index, slots)
+        self._slices[index] = size.endpoints
+        if self.size.services <= index < size.services:
+            await self.add_service(index)
+
     async def restore(self) -> None:
-        """Every service as its size says, whatever an interrupted measure has left behind."""
-        slots = range(self.size.endpoints)
+        """Everything as the size says, whatever an interrupted measure has left behind."""
+        slots, spare = range(self.size.endpoints), range(SPARE_SERVICES)
         await in_parallel([partial(self.set_slots, i, slots) for i in range(self.size.services)])
-        await in_parallel([partial(self.remove_service, i) for i in tuple(self._extra)])
+        await in_parallel([partial(self.remove_service, self.size.services + i) for i in spare])
 
-    async def add_service(self, index: int, size: Size) -> None:
-        """A Service with its slice; the slice first, so that it never stands empty."""
-        await self.add_slice(index, size)
-        await self.announce_service(index)
-
-    async def add_slice(self, index: int, size: Size) -> None:
-        if index >= size.services:
-            self._extra.add(index)
-        await self._admin.create(SLICES, slice_json(index, range(size.endpoints)))
-
-    async def announce_service(self, index: int) -> None:
+    async def add_service(self, index: int) -> None:
+        """Announce the Service of a slice that exists already."""
         await self._admin.create(SERVICES, service_json(index))
 
     async def remove_service(self, index: int) -> None:
+        """Its slice stays."""
         await self._admin.delete(f"{SERVICES}/{service_name(index)}")
-        await self._admin.delete(f"{SLICES}/{slice_name(index)}")
-        self._extra.discard(index)
 
     async def set_slots(self, index: int, slots: Iterable[int]) -> None:
         """Give a service these endpoints; returns when the API server has answered."""

@@ -14,9 +14,11 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
+
+from kubeproxy.bench.moments import Moments
 
 _SOL_NETLINK = 270
 _ADD_MEMBERSHIP = 1
@@ -25,6 +27,10 @@ _NETLINK_NETFILTER = 12
 _GROUP_NFTABLES = 7
 _NEW_GENERATION = 0x0A0F
 """Subsystem nf_tables, message NEWGEN; a commit's last message, in a datagram of its own."""
+
+_IPV4 = 2
+_LOAD_TYPE = (0x28, 0, 0, 4)  # ldh [4]
+_LOAD_FAMILY = (0x30, 0, 0, 16)  # ldb [16]
 
 _LEGACY = "xtables-legacy-multi"
 _TOLD = "iptables-restore"
@@ -37,49 +43,19 @@ class _Source(Protocol):
     def close(self) -> None: ...
 
 
-class CommitClock:
-    """Moments of commits, in seconds of `time.monotonic`; read while the event loop runs."""
+class CommitClock(Moments):
+    """Moments of commits; read while the event loop runs."""
 
     def __init__(self, source: _Source, read: Callable[[], int]) -> None:
         """`read` says how many commits are told of by what can be read now."""
+        super().__init__()
         self._source = source
         self._read = read
-        self._news = asyncio.Event()
-        self.moments: list[float] = []
         asyncio.get_running_loop().add_reader(source.fileno(), self._take)
 
     def _take(self) -> None:
         now = time.monotonic()
-        count = self._read()
-        if count:
-            self.moments += [now] * count
-            self._news.set()
-
-    async def first_after(self, moment: float, limit_seconds: float) -> float | None:
-        """The first commit at or after a moment, or None if the limit passes."""
-        deadline = time.monotonic() + limit_seconds
-        while True:
-            self._news.clear()
-            found = next((m for m in self.moments if m >= moment), None)
-            left = deadline - time.monotonic()
-            if found is not None or left <= 0:
-                return found
-            try:
-                await asyncio.wait_for(self._news.wait(), left)
-            except TimeoutError:
-                continue
-
-    async def burst_after(
-        self, moment: float, limit_seconds: float, gap_seconds: float = 0.1
-    ) -> float | None:
-        """The end of the first burst of commits: the last before a pause of this length."""
-        last = await self.first_after(moment, limit_seconds)
-        while last is not None:
-            following = await self.first_after(last + 1e-9, gap_seconds)
-            if following is None or following > last + gap_seconds:
-                return last
-            last = following
-        return None
+        self.add(now, self._read())
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._source.fileno())
@@ -87,31 +63,43 @@ class CommitClock:
 
 
 def nft_clock() -> CommitClock:
-    """Commits to nf_tables in the network namespace of the caller."""
+    """Commits to nf_tables in the network namespace of the caller, of either family."""
+    # Pass what is a new generation; thousands of messages about single objects are withheld.
+    # The type field is in host order; classic BPF loads it in network order, hence the swap.
+    swapped = struct.unpack(">H", struct.pack("=H", _NEW_GENERATION))[0]
+    return _nft_clock(_LOAD_TYPE, swapped)
+
+
+def nft_ipv4_clock() -> CommitClock:
+    """Commits that change something of IPv4, told by the changes themselves.
+
+    A generation does not say whose it is. Changes are told when they are committed, right before
+    the generation; only after a cold start are they few enough to listen to.
+    """
+    return _nft_clock(_LOAD_FAMILY, _IPV4)
+
+
+def _nft_clock(load: tuple[int, int, int, int], wanted: int) -> CommitClock:
     listener = socket.socket(
         socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _NETLINK_NETFILTER
     )
     listener.bind((0, 0))
-    _only_generations(listener)
+    _pass_only(listener, load, wanted)
     listener.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _GROUP_NFTABLES)
 
     def read() -> int:
-        listener.recv(4096)
+        listener.recv(1 << 16)
         return 1
 
     return CommitClock(listener, read)
 
 
-def _only_generations(listener: socket.socket) -> None:
-    """Have the kernel withhold the thousands of messages about single objects.
-
-    The type field is in host order; classic BPF loads it in network order, hence the swap.
-    """
-    wanted = struct.unpack(">H", struct.pack("=H", _NEW_GENERATION))[0]
+def _pass_only(listener: socket.socket, load: tuple[int, int, int, int], wanted: int) -> None:
+    """Have the kernel withhold datagrams in which a field has another value."""
     program = b"".join(
         struct.pack("=HBBI", *instruction)
         for instruction in (
-            (0x28, 0, 0, 4),  # ldh [4]
+            load,
             (0x15, 1, 0, wanted),  # jeq wanted, skip, next
             (0x06, 0, 0, 0),  # ret 0
             (0x06, 0, 0, 0xFFFFFFFF),  # ret all
@@ -155,8 +143,3 @@ status=$?
 case "$*" in *--version*) ;; *) echo end > {pipe} ;; esac
 exit $status
 """
-
-
-def latest_since(moments: Sequence[float], since: float) -> float | None:
-    """The latest commit at or after a moment."""
-    return max((m for m in moments if m >= since), default=None)

@@ -10,17 +10,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import msgspec
 
-from kubeproxy.bench.cluster import SPARE, Cluster, in_parallel
-from kubeproxy.bench.commits import CommitClock, latest_since
+from kubeproxy.bench.cluster import SPARE, SPARE_SERVICES, Cluster, in_parallel
+from kubeproxy.bench.commits import CommitClock
+from kubeproxy.bench.events import told_events
+from kubeproxy.bench.moments import Moments
 from kubeproxy.bench.program import RunningProxy
 from kubeproxy.bench.records import Measurement, Size
 
 _LOOK_SECONDS = 0.25
-_CALM_LOOKS = 3
+_CALM_LOOKS = 5
+"""Longer in all than the minSyncPeriod, so that a sync which is merely held back is not missed."""
 _CALM_CPU_SECONDS = 0.03
 ROLLING_SERVICES = 100
 ROLLING_WAVES = 10
@@ -32,15 +36,25 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
     cutoff_seconds: float = 60.0
     samples: int = 3
     kind_seconds: float = 15.0
-    """A slow program gets fewer samples: none is begun after this long."""
+    """A slow program gets fewer samples: per kind of change, none is begun after this long."""
     pause_seconds: float = 1.1
     """Between changes: longer than both programs' default minSyncPeriod, so that none is held."""
     churn_seconds: float = 10.0
     churn_rate: int = 1000
 
 
+class _Clocks(msgspec.Struct, frozen=True):
+    """When the node was told, and when the kernel had it."""
+
+    events: Moments
+    commits: Moments
+
+
 class Session:
-    """One program, started once, and what was measured of it."""
+    """One program, started once, and what was measured of it.
+
+    `ipv4_clock` opens a clock for commits of IPv4 alone where the ordinary one cannot tell.
+    """
 
     def __init__(
         self,
@@ -48,6 +62,7 @@ class Session:
         clock: CommitClock,
         proxy: RunningProxy,
         *,
+        ipv4_clock: Callable[[], CommitClock] | None,
         mode: str,
         program: str,
         limits: Limits,
@@ -55,6 +70,7 @@ class Session:
         self._cluster = cluster
         self._clock = clock
         self._proxy = proxy
+        self._ipv4_clock = ipv4_clock
         self._mode = mode
         self._program = program
         self._limits = limits
@@ -75,7 +91,7 @@ class Session:
         """From the start of the process to its last commit; False if it was cut off."""
         limit = self._limits.cutoff_seconds
         is_calm = await self._settle(limit, needs_sync=True)
-        last = latest_since(self._clock.moments, self._proxy.started_at)
+        last = max(self._clock.since(self._proxy.started_at), default=None)
         if not is_calm or last is None:
             self.note("cold start", limit, "s", is_limit=True)
             return False
@@ -89,39 +105,55 @@ class Session:
     async def _settle(self, limit_seconds: float, *, needs_sync: bool = False) -> bool:
         """Wait until the proxy neither commits nor works any more; False if the limit passes."""
         deadline = time.monotonic() + limit_seconds
-        before = (self._proxy.usage().cpu_seconds, len(self._clock.moments))
+        before = (self._proxy.usage().cpu_seconds, len(self._clock))
         calm = 0
         while calm < _CALM_LOOKS:
             if time.monotonic() > deadline:
                 return False
             await asyncio.sleep(_LOOK_SECONDS)
-            after = (self._proxy.usage().cpu_seconds, len(self._clock.moments))
+            after = (self._proxy.usage().cpu_seconds, len(self._clock))
             is_busy = after[0] - before[0] > _CALM_CPU_SECONDS or after[1] != before[1]
             if not is_busy and needs_sync:
                 is_busy = not self._proxy.is_synced()
                 needs_sync = is_busy
             calm = 0 if is_busy else calm + 1
-            before = (self._proxy.usage().cpu_seconds, len(self._clock.moments))
+            before = (self._proxy.usage().cpu_seconds, len(self._clock))
         return True
 
     # --- single changes ---
 
     async def single_changes(self) -> None:
         """One endpoint replaced, added, removed; one Service added."""
-        began = time.monotonic()
-        for sample in range(self._limits.samples):
-            if sample and time.monotonic() - began > 3 * self._limits.kind_seconds:
-                break
-            if not await self._endpoint_changes(self.size.services // 2 + sample):
-                break
-        began = time.monotonic()
-        for sample in range(self._limits.samples):
-            if sample and time.monotonic() - began > self._limits.kind_seconds:
-                break
-            if not await self._service_added(self.size.services + sample):
-                break
+        with told_events(self._proxy.network) as events, self._of_ipv4() as commits:
+            both = _Clocks(events, commits)
+            for sample in self._samples(3 * self._limits.kind_seconds):
+                if not await self._endpoint_changes(self.size.services // 2 + sample, both):
+                    break
+            for sample in self._samples(self._limits.kind_seconds):
+                if not await self._service_added(sample, both):
+                    break
 
-    async def _endpoint_changes(self, index: int) -> bool:
+    @contextmanager
+    def _of_ipv4(self) -> Iterator[Moments]:
+        """Commits of IPv4 alone: a Service has both programs look at IPv6, too."""
+        if self._ipv4_clock is None:
+            yield self._clock
+            return
+        with self._proxy.network.inside():
+            clock = self._ipv4_clock()
+        try:
+            yield clock
+        finally:
+            clock.close()
+
+    def _samples(self, seconds: float) -> Iterator[int]:
+        """Numbers of samples; a slow program gets fewer, but at least one."""
+        began = time.monotonic()
+        for sample in range(self._limits.samples):
+            if sample == 0 or time.monotonic() - began < seconds:
+                yield sample
+
+    async def _endpoint_changes(self, index: int, clocks: _Clocks) -> bool:
         """Three changes that lead back to where they started."""
         kept = range(1, self.size.endpoints)
         steps = (
@@ -131,34 +163,36 @@ class Session:
         )
         for name, slots in steps:
             change = partial(self._cluster.set_slots, index, slots)
-            if not await self._measure_change(name, change):
+            if not await self._measure_change(name, change, clocks):
                 await self._cluster.set_slots(index, range(self.size.endpoints))
                 return False
+            await asyncio.sleep(self._limits.pause_seconds)
         return True
 
-    async def _service_added(self, index: int) -> bool:
-        await self._cluster.add_slice(index, self.size)
-        await self._settle(self._limits.cutoff_seconds)
+    async def _service_added(self, sample: int, clocks: _Clocks) -> bool:
+        index = self.size.services + sample % SPARE_SERVICES
+        change = partial(self._cluster.add_service, index)
+        is_done = await self._measure_change("Service added", change, clocks)
         await asyncio.sleep(self._limits.pause_seconds)
-        change = partial(self._cluster.announce_service, index)
-        is_done = await self._measure_change("Service added", change)
         await self._cluster.remove_service(index)
         await self._settle(self._limits.cutoff_seconds)
-        await asyncio.sleep(self._limits.pause_seconds)
         return is_done
 
-    async def _measure_change(self, name: str, change: Callable[[], Awaitable[None]]) -> bool:
+    async def _measure_change(
+        self, name: str, change: Callable[[], Awaitable[None]], clocks: _Clocks
+    ) -> bool:
         sent = time.monotonic()
         await change()
         answered = time.monotonic()
         limit = self._limits.cutoff_seconds
-        commit = await self._clock.burst_after(sent, limit)
-        if commit is None:
+        told = await clocks.events.first_after(sent, limit)
+        commit = await clocks.commits.burst_after(sent, limit)
+        if commit is None or told is None:
             self.note(name, limit * 1000, "ms", is_limit=True)
             return False
-        self.note(name, (commit - answered) * 1000, "ms")
+        self.note(name, (commit - told) * 1000, "ms")
+        self.note(f"{name}, from the answer", (commit - answered) * 1000, "ms")
         self.note(f"{name}, from the request", (commit - sent) * 1000, "ms")
-        await asyncio.sleep(self._limits.pause_seconds)
         return True
 
     # --- many changes ---
@@ -208,7 +242,7 @@ class Session:
         answered = time.monotonic()
         limit = self._limits.cutoff_seconds
         is_calm = await self._settle(limit)
-        last = latest_since(self._clock.moments, began)
+        last = max(self._clock.since(began), default=None)
         if is_rated:
             self.note(
                 f"{name}, taken by the API server", is_rated / (answered - began), "changes/s"
@@ -223,7 +257,6 @@ class Session:
         slots = range(self.size.endpoints)
         await in_parallel([partial(self._cluster.set_slots, i, slots) for i in services])
         await self._settle(self._limits.cutoff_seconds)
-        await asyncio.sleep(self._limits.pause_seconds)
 
 
 def _rolled(endpoints: int, wave: int) -> tuple[int, ...]:

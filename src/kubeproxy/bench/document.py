@@ -43,10 +43,11 @@ How each figure comes about:
 
 - **cold start**: from the start of the process to its last commit, everything included (start of
   the interpreter or runtime, lists from the API server, all rules).
-- **endpoint replaced, added, removed; Service added**: from the API server's answer to the commit.
-  The API server tells its watchers before it answers the writer, so a program can be done before
-  the answer: then the figure is near zero or below. “From the request” is free of that, but
-  contains the API server's own few milliseconds.
+- **endpoint replaced, added, removed; Service added**: from the arrival of the event's packet at
+  the node (a stamp of the kernel's) to the commit. “From the answer” begins
+  when the API server answers the writer; it tells its watchers before that, so a quick program can
+  be done by then, and the figure is near zero or below. “From the request” contains the API
+  server's own few milliseconds.
 - Both programs run with their defaults, `minSyncPeriod` of one second included; single changes
   are further apart than that.
 - **rolling update**: a hundred services have all their endpoints replaced one after another, as

@@ -58,7 +58,7 @@ class RunningProxy:
         environment: Mapping[str, str],
         log: Path,
     ) -> None:
-        self._network = network
+        self.network = network
         self._log = log
         with log.open("wb") as output, network.inside():
             self.started_at = time.monotonic()
@@ -102,7 +102,7 @@ class RunningProxy:
             self._process.wait()
 
     def _metrics(self) -> bytes:
-        with self._network.inside():
+        with self.network.inside():
             # Only the making of a socket depends on the namespace, but it is over in no time.
             connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         with connection:

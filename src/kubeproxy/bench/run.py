@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from kubeproxy.bench.cluster import Cluster
-from kubeproxy.bench.commits import CommitClock, RestoreTools, nft_clock
+from kubeproxy.bench.commits import CommitClock, RestoreTools, nft_clock, nft_ipv4_clock
 from kubeproxy.bench.control import Limits, Session
 from kubeproxy.bench.machine import describe_machine, wait_until_idle
 from kubeproxy.bench.program import RunningProxy
@@ -37,7 +37,6 @@ from kubeproxy.errors import ProxyError, Unsupported
 from kubeproxy.lab.namespaces import require_root
 
 MODES = ("nftables", "iptables")
-_IDLE_LIMIT_SECONDS = 20.0
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -51,6 +50,8 @@ class Options(msgspec.Struct, frozen=True):
     """Upstream is not asked about more services than this."""
     churn_services: int = 5000
     """Churn is measured at this number of services only."""
+    idle_seconds: float = 20.0
+    """How long each run waits at most for the machine to have nothing else to do."""
     limits: Limits = Limits()
     effort: Effort = Effort()
     with_control: bool = True
@@ -127,13 +128,19 @@ class Benchmark:
     async def _one(
         self, world: World, cluster: Cluster, *, mode: str, program: str, number: int
     ) -> None:
-        if not wait_until_idle(_IDLE_LIMIT_SECONDS):
+        if not wait_until_idle(self._options.idle_seconds):
             self.notes.append(
                 f"the machine was busy with something else: {mode}, {cluster.size}, {program}"
             )
         with world.site() as site, self._started(world, site, mode, program) as (clock, proxy):
             session = Session(
-                cluster, clock, proxy, mode=mode, program=program, limits=self._options.limits
+                cluster,
+                clock,
+                proxy,
+                ipv4_clock=nft_ipv4_clock if mode == "nftables" else None,
+                mode=mode,
+                program=program,
+                limits=self._options.limits,
             )
             try:
                 await self._measure(session, site, mode=mode, program=program, number=number)
@@ -153,8 +160,10 @@ class Benchmark:
             return
         if options.with_control:
             await session.single_changes()
+        # The rest is many events in itself; once for each program is enough.
+        if options.with_control and number == 0:
             await session.rolling_update()
-            if size == Size(options.churn_services) and number == 0:
+            if size == Size(options.churn_services):
                 await session.churn()
         if options.with_data and number == 0:
             session.found += measure_traffic(

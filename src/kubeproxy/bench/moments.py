@@ -1,0 +1,52 @@
+"""Moments at which something happened, in seconds of `time.monotonic`, and waiting for the next."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+
+class Moments:
+    """In order; whoever notices one adds it, others wait for it."""
+
+    def __init__(self) -> None:
+        self._news = asyncio.Event()
+        self._all: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, moment: float, count: int = 1) -> None:
+        if count:
+            self._all += [moment] * count
+            self._news.set()
+
+    def since(self, moment: float) -> list[float]:
+        """Those at or after a moment."""
+        return [m for m in self._all if m >= moment]
+
+    async def first_after(self, moment: float, limit_seconds: float) -> float | None:
+        """The first at or after a moment, or None if the limit passes."""
+        deadline = time.monotonic() + limit_seconds
+        while True:
+            self._news.clear()
+            found = self.since(moment)
+            left = deadline - time.monotonic()
+            if found or left <= 0:
+                return found[0] if found else None
+            try:
+                await asyncio.wait_for(self._news.wait(), left)
+            except TimeoutError:
+                continue
+
+    async def burst_after(
+        self, moment: float, limit_seconds: float, gap_seconds: float = 0.1
+    ) -> float | None:
+        """The end of the first burst: the last moment before a pause of this length."""
+        last = await self.first_after(moment, limit_seconds)
+        while last is not None:
+            following = await self.first_after(last + 1e-9, gap_seconds)
+            if following is None or following > last + gap_seconds:
+                return last
+            last = following
+        return None
