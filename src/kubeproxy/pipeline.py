@@ -15,7 +15,7 @@ from kubeproxy.backends.base import SCAFFOLD, Backend, Change, Fragment, Item, O
 from kubeproxy.core.ledger import Ledger
 from kubeproxy.facts.endpoint import Endpoint, PortKey
 from kubeproxy.facts.ids import Protocol, ServiceName, ServicePortId
-from kubeproxy.facts.node import NodeFacts
+from kubeproxy.facts.node import NodeFacts, lasting_facts
 from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.facts.store import Store
 from kubeproxy.plan.conntrack import Change as PlanChange
@@ -46,7 +46,11 @@ class Pipeline:
         self.rendered = 0
         self._backend = backend
         self._node = node
-        self._is_node_new = True
+        self._planning_node = lasting_facts(node)
+        self._rendering_node = backend.rendering_facts(node)
+        self._is_scaffold_due = True
+        self._is_plan_due = True
+        self._is_render_due = True
         self._plans: dict[ServiceName, tuple[ServicePlan, ...]] = {}
         self._endpoint_total = 0
         self.no_local_internal = 0
@@ -61,7 +65,12 @@ class Pipeline:
         if node == self._node:
             return False
         self._node = node
-        self._is_node_new = True
+        self._is_scaffold_due = True
+        # Planning and rendering are given no more than these: what is left out cannot matter.
+        planning, rendering = lasting_facts(node), self._backend.rendering_facts(node)
+        self._is_plan_due = self._is_plan_due or planning != self._planning_node
+        self._is_render_due = self._is_render_due or rendering != self._rendering_node
+        self._planning_node, self._rendering_node = planning, rendering
         return True
 
     def plans(self) -> Iterable[ServicePlan]:
@@ -72,12 +81,16 @@ class Pipeline:
         """Plan and render what changed since the last call."""
         dirty = self.store.take_dirty()
         names: Collection[ServiceName] = dirty.services
-        if self._is_node_new:
+        if self._is_plan_due:
+            self._is_plan_due = False
             names = self.store.names() | self._plans.keys()
         replaced = {name: self._replan(name) for name in names}
         self.set_node(replace(self._node, is_large_cluster=self._is_large))
-        if self._is_node_new:
-            self._is_node_new = False
+        if self._is_scaffold_due:
+            self._is_scaffold_due = False
+            self.ledger.put(SCAFFOLD, self._backend.scaffold(self._node))
+        if self._is_render_due:
+            self._is_render_due = False
             self._render_everything()
         else:
             for name, before in replaced.items():
@@ -103,7 +116,7 @@ class Pipeline:
             self._forget_health(name)
         else:
             endpoints = self.store.endpoints(name)
-            after = plan_service(facts, endpoints, self._node)
+            after = plan_service(facts, endpoints, self._planning_node)
             self._note_health(facts, endpoints)
         if after:
             self._plans[name] = after
@@ -121,10 +134,9 @@ class Pipeline:
 
     def _render(self, plan: ServicePlan) -> None:
         self.rendered += 1
-        self.ledger.put(plan.id, self._backend.render(plan, self._node))
+        self.ledger.put(plan.id, self._backend.render(plan, self._rendering_node))
 
     def _render_everything(self) -> None:
-        self.ledger.put(SCAFFOLD, self._backend.scaffold(self._node))
         wanted = {plan.id for plan in self.plans()} | {SCAFFOLD}
         for owner in self.ledger.owners():
             if owner not in wanted:

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from kubeproxy.api.source import Event
 from kubeproxy.facts.ids import Family
-from kubeproxy.testing.api_objects import slice_object
+from kubeproxy.testing.api_objects import node_object, slice_object
 from kubeproxy.testing.bulk import fill, service_addresses, service_of, slice_of
+from kubeproxy.testing.fake_backend import Listed
 from kubeproxy.testing.spine import Spine, delete, upsert
 
 SIZES = (1_000, 10_000, 50_000)
@@ -136,3 +137,28 @@ def test_one_event_costs_the_same_in_any_cluster() -> None:
         expected, found = small[name], costs[size][name]
         assert replace(found, calls=0) == replace(expected, calls=0), (size, name)
         assert found.calls <= expected.calls + 20, (size, name)
+
+
+async def test_a_new_address_of_the_host_plans_and_renders_nothing_again() -> None:
+    """Every pod that starts here brings one; only what exists without services may change."""
+    spine = Spine(families=(Family.IPV4,))
+    fill(spine.intake, services=300, endpoints=ENDPOINTS)
+    await spine.rounds()
+    pipeline = spine.engines[Family.IPV4].pipeline
+    before = (pipeline.planned, pipeline.rendered)
+    spine.intake.addresses_changed({Family.IPV4: ("192.0.2.10", "192.0.2.77")})
+    report = (await spine.rounds())[Family.IPV4]
+    assert (pipeline.planned, pipeline.rendered) == before
+    assert (report.services, report.changes) == (0, 1)
+    assert Listed("192.0.2.77") in spine.kernels[Family.IPV4].state
+
+
+async def test_a_change_of_zone_plans_every_service_and_renders_each_once() -> None:
+    spine = Spine(families=(Family.IPV4,))
+    fill(spine.intake, services=300, endpoints=ENDPOINTS)
+    await spine.rounds()
+    spine.hold(node_object(zone="zone-a"))
+    report = (await spine.rounds())[Family.IPV4]
+    pipeline = spine.engines[Family.IPV4].pipeline
+    assert (pipeline.planned, report.services, report.changes) == (600, 300, 0)
+    assert pipeline.rendered == 600

@@ -128,6 +128,14 @@ class Backend(ABC):
     def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
         """The items one service port wants. Pure."""
 
+    def rendering_facts(self, node: NodeFacts) -> NodeFacts:
+        """What `render` is given of the node: all, unless a mode leaves out what it never reads.
+
+        Then services are not rendered again when only that changes. The host's addresses change
+        with every pod that starts here (its interface has one), so leaving them out pays.
+        """
+        return node
+
     @abstractmethod
     def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
         """What these fragments would install, for people (`kpctl render`). Pure."""

@@ -22,7 +22,7 @@ from kubeproxy.backends.base import (
 )
 from kubeproxy.errors import KernelError, Rejected
 from kubeproxy.facts.ids import Family
-from kubeproxy.facts.node import NodeFacts
+from kubeproxy.facts.node import NodeFacts, lasting_facts
 from kubeproxy.pipeline import Pipeline
 from kubeproxy.plan.conntrack import StaleRules
 from kubeproxy.plan.types import ServicePlan
@@ -120,6 +120,9 @@ class FakeBackend(Backend):
 
     def scaffold(self, node: NodeFacts) -> Fragment:
         return {Listed(address): "node" for address in node.node_port_addresses}
+
+    def rendering_facts(self, node: NodeFacts) -> NodeFacts:
+        return lasting_facts(node)
 
     def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
         items: dict[Item, Value] = {}

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from kubeproxy.backends.base import (
     Backend,
     DriftListener,
@@ -63,6 +65,9 @@ class IptablesBackend(Backend):
 
     def scaffold(self, node: NodeFacts) -> Fragment:
         return scaffold_items(node, self._settings)
+
+    def rendering_facts(self, node: NodeFacts) -> NodeFacts:
+        return replace(node, addresses=(), service_cidrs=())
 
     def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
         return render_items(plan, node, self._settings)

@@ -25,7 +25,7 @@ from kubeproxy.backends.nftables.sink import OpenSocket, TableSink
 from kubeproxy.backends.nftables.support import check
 from kubeproxy.facts.address import is_loopback
 from kubeproxy.facts.ids import Family
-from kubeproxy.facts.node import NodeFacts
+from kubeproxy.facts.node import NodeFacts, lasting_facts
 from kubeproxy.logs import get_logger
 from kubeproxy.plan.types import ServicePlan
 
@@ -56,6 +56,9 @@ class NftablesBackend(Backend):
 
     def scaffold(self, node: NodeFacts) -> Fragment:
         return scaffold(node, self.options.masquerade_mark)
+
+    def rendering_facts(self, node: NodeFacts) -> NodeFacts:
+        return lasting_facts(node)
 
     def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
         items = render(plan, node, self.options.masquerade_mark)
