@@ -103,5 +103,5 @@ MODE = Mode(
     create=NftablesBackend,
     check=check,
     cleanup=cleanup,
-    leftovers_of=("iptables", "ipvs"),
+    leftovers_of=("iptables", "ipvs", "userspace"),
 )
