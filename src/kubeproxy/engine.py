@@ -30,7 +30,7 @@ from kubeproxy.plan.conntrack import StaleRules
 from kubeproxy.report import Failure, RoundReport
 
 FULL_SYNC_SECONDS = 3600.0
-"""How long the ledger is trusted before the kernel is read again."""
+"""How long the ledger is trusted, unless the mode must look more often."""
 
 MOST_PASSES = 4
 """Effects may teach something that changes what is wanted; more often than this is a loop."""
@@ -53,6 +53,8 @@ class EngineTimes(Struct, frozen=True):
     min_seconds: float = 1.0
     retry_seconds: float = 30.0
     max_seconds: float = FULL_SYNC_SECONDS
+    full_seconds: float = FULL_SYNC_SECONDS
+    """How long the ledger is trusted before a round reads the kernel again."""
 
 
 class _Tally(Struct):
@@ -96,6 +98,7 @@ class Engine:
         self._is_read_asked = False
         self._drift = ""
         self._last_full = float("-inf")
+        self._full_seconds = times.full_seconds
         self._tick_at = float("inf")
         self._stale_candidates: list[PlanChange] = []
         self._trigger_times: list[float] = []
@@ -169,7 +172,7 @@ class Engine:
     def _is_read_due(self, now: float) -> bool:
         if self._is_unknown or self._is_read_asked:
             return True
-        return now - self._last_full > FULL_SYNC_SECONDS
+        return now - self._last_full >= self._full_seconds
 
     async def _attempt(self, started: float, *, is_full: bool) -> RoundReport:
         tally = _Tally()

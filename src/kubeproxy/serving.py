@@ -211,10 +211,13 @@ class Proxy:
 
 def _times(settings: Settings, mode: Mode) -> EngineTimes:
     period = settings.config.sync_period_seconds
+    most = period if mode.runs_periodically else FULL_SYNC_SECONDS
     return EngineTimes(
         min_seconds=settings.config.min_sync_period_seconds,
         retry_seconds=period,
-        max_seconds=period if mode.runs_periodically else FULL_SYNC_SECONDS,
+        max_seconds=most,
+        # A mode that runs periodically cannot hear of changes by others: it has to look.
+        full_seconds=most,
     )
 
 
