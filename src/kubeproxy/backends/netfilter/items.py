@@ -157,6 +157,15 @@ def identify_nothing(_table: str, _chain: str, _line: str) -> Order | None:
     return None
 
 
+Respell: TypeAlias = Callable[[str], str]
+"""A table as iptables-save prints it → the same rules, as far as possible spelled as rendered."""
+
+
+def respell_nothing(text: str) -> str:
+    """For modes with few rules: comparing them by meaning is quick enough."""
+    return text
+
+
 class Scope(Struct, frozen=True):
     """What belongs to a mode: tables in the order they are written, chains by name or prefix,
     and jumps in the order they are inserted."""
@@ -168,6 +177,7 @@ class Scope(Struct, frozen=True):
     guest_chains: Mapping[str, frozenset[str]] = {}
     jumps: tuple[tuple[Jump, Position], ...] = ()
     identify: Identify = identify_nothing
+    respell: Respell = respell_nothing
 
     def owns(self, table: str, chain: str) -> bool:
         """Is this a chain that one owner of ours fills alone?"""

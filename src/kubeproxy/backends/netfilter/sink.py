@@ -75,7 +75,8 @@ class NetfilterSink:
         found: dict[Item, Value] = {}
         self._shared = {}
         for name in self._scope.tables:
-            saved = {table.name: table for table in parse_save(await self._tables.save(name))}
+            text = self._scope.respell(await self._tables.save(name))
+            saved = {table.name: table for table in parse_save(text)}
             items = self._read_table(saved.get(name, TableText(name)))
             self.statistics.rules[name] = sum(map(_rule_count, items.values()))
             found |= items
