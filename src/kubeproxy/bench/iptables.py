@@ -23,6 +23,7 @@ from kubeproxy.backends.iptables.backend import IptablesBackend
 from kubeproxy.backends.netfilter.items import Chain
 from kubeproxy.bench.records import Size
 from kubeproxy.engine import Engine, EngineTimes
+from kubeproxy.errors import Drifted
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.exec import run_tool
 from kubeproxy.testing.builders import endpoint, endpoint_slice, node, service
@@ -30,6 +31,7 @@ from kubeproxy.testing.fake_backend import FakeConntrack, Heard
 from kubeproxy.testing.scratch import scratch_namespace
 
 ROUNDS = 5
+_LEAST = "*nat\n:KUBE-BENCH - [0:0]\n-A KUBE-BENCH -j RETURN\nCOMMIT\n"
 
 
 class Comparison(Struct, frozen=True, gc=False):
@@ -184,31 +186,38 @@ async def full_check(size: Size, *, variant: str = "legacy") -> Comparison:
 
         ours = await _seconds(check)
         theirs = await _seconds(lambda: _restore(variant, bench.full_text()))
-    return Comparison(f"full check ({variant})", size, ours, theirs, "plain restore", 1.1)
+    return Comparison(f"full check ({variant})", size, ours, theirs, "plain restore", 1.5)
 
 
 async def one_endpoint(size: Size, *, variant: str, rounds: int = ROUNDS) -> list[Comparison]:
-    """One endpoint changes in a running cluster."""
+    """One endpoint changes in a running cluster.
+
+    The last comparison is with the smallest restore there can be, one rule in one chain: what it
+    takes is the kernel's and the tool's own, and nobody can be quicker.
+    """
     bench = Bench(size, variant)
-    ours, rewriting, upstreams = [], [], []
+    times: dict[str, list[float]] = {name: [] for name in ("ours", "upstream", "rewrite", "least")}
     async with _started(bench):
         await bench.round()
         for number in range(rounds):
             index = size.services // (number + 2)
             bench.set_endpoints(index, [*range(size.endpoints - 1), 40 + number])
-            ours.append(await _seconds(bench.round))
+            times["ours"].append(await _seconds(bench.round))
             text = bench.partial_text(index)
             listing = await _seconds(lambda: run_tool([f"iptables-{variant}-save", "-t", "nat"]))
-            rewriting.append(await _seconds(lambda: _restore(variant, text)))  # noqa: B023
-            upstreams.append(listing + rewriting[-1])
-    name = f"one endpoint ({variant})"
+            rewriting = await _seconds(lambda: _restore(variant, text))  # noqa: B023 - run here
+            times["rewrite"].append(rewriting)
+            times["upstream"].append(listing + rewriting)
+            times["least"].append(await _seconds(lambda: _restore(variant, _LEAST)))
+    ours = median(times["ours"])
+    others = (
+        ("upstream", "upstream's partial sync", 0.1 if variant == "nft" else 0.6),
+        ("rewrite", "rewriting top-level chains", 1.0),
+        ("least", "a restore of one rule", 1.5),
+    )
     return [
-        Comparison(name, size, median(ours), median(upstreams), "upstream's partial sync", 0.6),
-        Comparison(name, size, median(ours), median(rewriting), "rewriting top-level chains", 0.1)
-        if variant == "nft"
-        else Comparison(
-            name, size, median(ours), median(rewriting), "rewriting top-level chains", 1.0
-        ),
+        Comparison(f"one endpoint ({variant})", size, ours, median(times[key]), other, limit)
+        for key, other, limit in others
     ]
 
 
@@ -223,8 +232,8 @@ async def cold_start(size: Size, *, cut_seconds: float = 60.0) -> Comparison:
         started = time.perf_counter()
         try:
             await _restore("nft", text, timeout_seconds=cut_seconds)
-        except Exception:
-            is_cut = True
+        except Drifted:
+            is_cut = True  # killed after its time
         theirs = time.perf_counter() - started
     return Comparison("cold start (nft)", size, ours, theirs, "one restore", 0.5, is_cut=is_cut)
 
