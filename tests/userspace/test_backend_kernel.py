@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -45,7 +47,8 @@ class Host:
     def __init__(self, family: Family, variant: str) -> None:
         self.ip, self.pod, self.other_pod, self.vip = ADDRESSES[family]
         self.save = f"{'ip6tables' if family is Family.IPV6 else 'iptables'}-{variant}-save"
-        self.backend = UserspaceBackend(family, ModeOptions(), variant=variant)
+        options = ModeOptions(sync_period_seconds=0.2)
+        self.backend = UserspaceBackend(family, options, variant=variant)
         self.engine = Engine(
             self.backend,
             self._facts(family),
@@ -184,6 +187,38 @@ async def test_old_rules_that_lead_nowhere_are_replaced(host: Host) -> None:
     assert await ask(host.vip, 80) == host.pod
     assert len(successor.rules()) == len(old)
     await successor.backend.close()
+
+
+async def test_a_flush_is_noticed(host: Host) -> None:
+    """By looking, every sync period, for the rules that lead to us."""
+    host.serve(host.pod)
+    await host.round()
+    noticed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def drifted(what: str) -> None:
+        if not noticed.done():
+            noticed.set_result(what)
+
+    watching = asyncio.create_task(host.backend.watch(drifted))
+    await asyncio.sleep(0.5)
+    assert not noticed.done()
+    sh(f"{host.save.removesuffix('-save')} -t nat -F")
+    assert "flushed" in await asyncio.wait_for(noticed, 5)
+    watching.cancel()
+
+
+async def test_a_dead_carrier_is_replaced(host: Host) -> None:
+    """New connections wait for the next one in the kernel's queue."""
+    host.serve(host.pod)
+    await host.round()
+    watching = asyncio.create_task(host.backend.watch(lambda what: None))
+    pid = host.backend.sockets.supervisor.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    await host.backend.sockets.supervisor.wait_gone()
+    assert await ask(host.vip, 80) == host.pod
+    assert host.backend.sockets.supervisor.pid != pid
+    watching.cancel()
 
 
 async def test_udp_flows_go_with_their_service(host: Host) -> None:

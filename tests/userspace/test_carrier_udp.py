@@ -8,16 +8,16 @@ from collections.abc import Callable
 
 from kubeproxy.backends.userspace.balance import Target
 from kubeproxy.facts.ids import Protocol
-from kubeproxy.testing.userspace_kit import HERE, IDLE_SECONDS, Proxy, Servers
+from kubeproxy.testing.userspace_kit import HERE, IDLE_SECONDS, Proxy, Servers, running
 
 
 class Client:
     """One UDP socket that asks and waits."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, address: str = HERE) -> None:
         self._handle = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._handle.setblocking(False)
-        self._handle.connect((HERE, port))
+        self._handle.connect((address, port))
 
     async def ask(self, data: bytes = b"?", timeout_seconds: float = 2.0) -> bytes:
         loop = asyncio.get_running_loop()
@@ -85,6 +85,16 @@ async def test_large_datagrams_pass_whole(proxy: Proxy, servers: Servers) -> Non
         sent = bytes(n % 251 for n in range(size))
         assert await client.ask(sent) == sent
     client.close()
+
+
+async def test_an_answer_leaves_from_the_address_that_was_asked(servers: Servers) -> None:
+    """A connected client takes answers from nowhere else, and neither does address translation."""
+    async with running(address="0.0.0.0") as proxy:
+        port = await serve(proxy, await servers.udp(saying("a")))
+        for address in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
+            client = Client(port, address)
+            assert await client.ask() == b"a"
+            client.close()
 
 
 async def test_a_refusing_endpoint_is_replaced(proxy: Proxy, servers: Servers) -> None:

@@ -12,10 +12,11 @@ import pytest
 from kubeproxy.backends.base import Batch, Change
 from kubeproxy.backends.userspace.messages import Balance
 from kubeproxy.backends.userspace.ports import PortRange
+from kubeproxy.backends.userspace.supervisor import Supervisor
 from kubeproxy.backends.userspace.types import Claim
-from kubeproxy.errors import Rejected
+from kubeproxy.errors import Drifted, Rejected
 from kubeproxy.facts.ids import Protocol, ServicePortId
-from kubeproxy.testing.userspace_kit import HERE, Proxy, Servers, listener, running
+from kubeproxy.testing.userspace_kit import HERE, IDLE_SECONDS, Proxy, Servers, listener, running
 
 FIRST = ServicePortId("default", "a", "", Protocol.TCP)
 SECOND = ServicePortId("default", "b", "", Protocol.TCP)
@@ -165,6 +166,21 @@ async def test_a_change_finds_a_dead_carrier_and_revives_it(proxy: Proxy, server
     await kill_carrier(proxy)
     other = await proxy.serve([await servers.naming("b")], name="other")
     assert (await ask(port), await ask(other)) == (b"a", b"b")
+
+
+async def test_a_stuck_carrier_is_killed() -> None:
+    """A process that is stopped does not even notice that we hung up."""
+    supervisor = Supervisor(IDLE_SECONDS, lambda said: None, answer_seconds=0.2)
+    await supervisor.start()
+    pid = supervisor.pid
+    assert pid is not None
+    await supervisor.order([])
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(Drifted, match="did not answer within"):
+        await supervisor.order([])
+    assert not supervisor.is_running
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 async def test_the_carrier_ends_with_the_proxy(proxy: Proxy) -> None:

@@ -26,9 +26,9 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 class Proxy:
     """One sink with its carrier, and listeners by name."""
 
-    def __init__(self, ports: PortRange | None = None) -> None:
+    def __init__(self, ports: PortRange | None = None, address: str = HERE) -> None:
         self.said: list[Say] = []
-        binder = Binder(Family.IPV4, HERE, PortAllocator(ports, lambda _size: 0))
+        binder = Binder(Family.IPV4, address, PortAllocator(ports, lambda _size: 0))
         self.sink = SocketSink(binder, IDLE_SECONDS, self.said.append)
         self._values: dict[Listener, Balance] = {}
 
@@ -66,9 +66,9 @@ def listener(name: str = "web", protocol: Protocol = Protocol.TCP) -> Listener:
 
 
 @contextlib.asynccontextmanager
-async def running(ports: PortRange | None = None) -> AsyncIterator[Proxy]:
+async def running(ports: PortRange | None = None, address: str = HERE) -> AsyncIterator[Proxy]:
     """A proxy that is closed whatever happens."""
-    made = Proxy(ports)
+    made = Proxy(ports, address)
     try:
         yield made
     finally:

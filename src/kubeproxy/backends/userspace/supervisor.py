@@ -37,8 +37,11 @@ class Order(Struct, frozen=True):
 class Supervisor:
     """One carrier process, or none."""
 
-    def __init__(self, idle_seconds: float, hear: Hear) -> None:
+    def __init__(
+        self, idle_seconds: float, hear: Hear, *, answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
         self._idle_seconds = idle_seconds
+        self._answer_seconds = answer_seconds
         self._hear = hear
         self._process: asyncio.subprocess.Process | None = None
         self._control: socket.socket | None = None
@@ -115,13 +118,13 @@ class Supervisor:
             raise Drifted("the carrier process does not run")
         control = self._control
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(self._answer_seconds):
                 for order in orders:
                     await _send(control, format_frame(order.command), order.handle)
                 return await self._sync(control)
         except TimeoutError:
             await self.stop()
-            raise Drifted(f"the carrier did not answer within {ANSWER_SECONDS:g} s") from None
+            raise Drifted(f"the carrier did not answer within {self._answer_seconds:g} s") from None
         except OSError as error:
             await self.stop()
             raise Drifted(f"the carrier process is gone: {error}") from error
