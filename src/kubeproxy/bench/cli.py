@@ -29,7 +29,7 @@ def _sizes(
 @click.option("--quick", is_flag=True, help="only count; fail if work grows with the cluster")
 @click.option("--size", "sizes", callback=_sizes, multiple=True, help="5k or 5kx50; repeatable")
 @click.option("--mode", "modes", multiple=True, help="repeatable (default: all that can)")
-@click.option("--part", type=click.Choice(["all", "control", "data"]), default="all")
+@click.option("--part", type=click.Choice(["all", "control", "data", "modes"]), default="all")
 @click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--samples", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--budget", type=float, default=30.0, show_default=True, help="minutes")
@@ -82,8 +82,9 @@ def bench(
             budget_seconds=budget * 60,
             upstream_services=upstream_up_to,
             limits=Limits(cutoff_seconds=cutoff, samples=samples, churn_seconds=churn),
-            with_control=part != "data",
-            with_data=part != "control",
+            with_control=part in ("all", "control"),
+            with_data=part in ("all", "data"),
+            with_modes=part in ("all", "modes"),
         )
         results = command.compare(console, options, output)
     if docs:

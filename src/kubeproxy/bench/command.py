@@ -58,6 +58,8 @@ def compare(console: Console, options: Options, output: Path) -> Results:
 
 def show(console: Console, results: Results) -> None:
     console.print(results_table(results.records))
+    for line in (line for found in results.figures for line in (*found.lines, found.problem)):
+        console.print(escape(line), highlight=False)
     for note in results.notes:
         console.print(escape(note))
 

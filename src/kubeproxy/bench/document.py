@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kubeproxy.bench.aims import Verdict, judge
 from kubeproxy.bench.chart import Line, Point, draw_chart
-from kubeproxy.bench.records import OURS, UPSTREAM, Growth, Record, Results, parse_size
+from kubeproxy.bench.records import OURS, UPSTREAM, Growth, ModeFigures, Record, Results, parse_size
 
 CHARTED = ("cold start", "endpoint replaced", "memory after cold start")
 """Measures that get a chart over the sizes."""
@@ -111,6 +111,7 @@ def format_document(results: Results, charts: Sequence[str], notes: str) -> str:
         _aims(judge(results.records)),
         *(_mode(mode, results.records, charts) for mode in _modes(results.records)),
         _growth(results.growth),
+        _figures(results.figures),
         _remarks(results.notes),
         _HOW,
         notes,
@@ -208,6 +209,17 @@ def _growth(growth: Sequence[Growth]) -> str:
 
 def _exponent(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
+
+
+def _figures(figures: Sequence[ModeFigures]) -> str:
+    """What each mode measures of its own; a word of the program is a word of the document."""
+    if not figures:
+        return ""
+    parts = ["## Single modes", "", "Each of these is a benchmark of its own; no API server.", ""]
+    for found in figures:
+        lines = [*found.lines, *([f"({found.problem})"] if found.problem else [])]
+        parts += [f"`{found.command}`", "", *(f"- {line}" for line in lines), ""]
+    return "\n".join(parts)
 
 
 def _remarks(notes: Sequence[str]) -> str:

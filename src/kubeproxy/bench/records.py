@@ -85,6 +85,15 @@ class Growth(msgspec.Struct, frozen=True, gc=False):
     upstream: float | None
 
 
+class ModeFigures(msgspec.Struct, frozen=True):
+    """What a mode's own benchmark had to say, in sentences."""
+
+    mode: str
+    command: str
+    lines: tuple[str, ...]
+    problem: str = ""
+
+
 class Results(msgspec.Struct, frozen=True):
     """Everything a run found, and where."""
 
@@ -94,6 +103,7 @@ class Results(msgspec.Struct, frozen=True):
     records: tuple[Record, ...] = ()
     growth: tuple[Growth, ...] = ()
     notes: tuple[str, ...] = ()
+    figures: tuple[ModeFigures, ...] = ()
 
 
 def is_rate(unit: str) -> bool:

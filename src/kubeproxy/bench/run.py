@@ -21,11 +21,13 @@ from kubeproxy.bench.cluster import Cluster
 from kubeproxy.bench.commits import CommitClock, RestoreTools, nft_clock, nft_ipv4_clock
 from kubeproxy.bench.control import Limits, Session
 from kubeproxy.bench.machine import describe_machine, wait_until_idle
+from kubeproxy.bench.modes import measure_mode, modes_with_figures
 from kubeproxy.bench.program import RunningProxy
 from kubeproxy.bench.records import (
     OURS,
     UPSTREAM,
     Measurement,
+    ModeFigures,
     Results,
     Size,
     growth,
@@ -55,7 +57,12 @@ class Options(msgspec.Struct, frozen=True):
     limits: Limits = Limits()
     effort: Effort = Effort()
     with_control: bool = True
+    with_many: bool = True
+    """Rolling update and churn, as part of the control plane?"""
     with_data: bool = True
+    with_modes: bool = True
+    mode_seconds: float = 240.0
+    """How long a mode's own benchmark may take."""
 
     def words(self) -> dict[str, str]:
         """For the document."""
@@ -79,20 +86,24 @@ class Benchmark:
     """One whole run."""
 
     def __init__(self, options: Options, told: Told) -> None:
-        self._options = options
+        self.options = options
         self._told = told
         self._deadline = time.monotonic() + options.budget_seconds
         self._given_up: set[tuple[str, str, Size]] = set()
         self.found: list[Measurement] = []
         self.notes: list[str] = []
 
+    @property
+    def seconds_left(self) -> float:
+        return self._deadline - time.monotonic()
+
     async def run(self, world: World) -> None:
         async with world.cluster() as cluster:
-            for size in sorted(self._options.sizes):
+            for size in sorted(self.options.sizes):
                 if self._is_over(f"{size}"):
                     break
                 await self._load(cluster, size)
-                for number in range(self._options.rounds):
+                for number in range(self.options.rounds):
                     await self._round(world, cluster, number)
 
     async def _load(self, cluster: Cluster, size: Size) -> None:
@@ -106,7 +117,7 @@ class Benchmark:
 
     async def _round(self, world: World, cluster: Cluster, number: int) -> None:
         programs = (OURS, UPSTREAM) if number % 2 == 0 else (UPSTREAM, OURS)
-        for mode in self._options.modes:
+        for mode in self.options.modes:
             for program in programs:
                 what = f"{mode}, {cluster.size}, round {number + 1}, {program}"
                 if self._is_skipped(mode, program, cluster.size) or self._is_over(what):
@@ -117,10 +128,10 @@ class Benchmark:
     def _is_skipped(self, mode: str, program: str, size: Size) -> bool:
         if (mode, program, size) in self._given_up:
             return True
-        return program == UPSTREAM and size.services > self._options.upstream_services
+        return program == UPSTREAM and size.services > self.options.upstream_services
 
     def _is_over(self, what: str) -> bool:
-        if time.monotonic() < self._deadline:
+        if self.seconds_left > 0:
             return False
         self.notes.append(f"not measured, the time budget was used up: {what}")
         return True
@@ -128,7 +139,7 @@ class Benchmark:
     async def _one(
         self, world: World, cluster: Cluster, *, mode: str, program: str, number: int
     ) -> None:
-        if not wait_until_idle(self._options.idle_seconds):
+        if not wait_until_idle(self.options.idle_seconds):
             self.notes.append(
                 f"the machine was busy with something else: {mode}, {cluster.size}, {program}"
             )
@@ -140,7 +151,7 @@ class Benchmark:
                 ipv4_clock=nft_ipv4_clock if mode == "nftables" else None,
                 mode=mode,
                 program=program,
-                limits=self._options.limits,
+                limits=self.options.limits,
             )
             try:
                 await self._measure(session, site, mode=mode, program=program, number=number)
@@ -154,14 +165,14 @@ class Benchmark:
     async def _measure(
         self, session: Session, site: Site, *, mode: str, program: str, number: int
     ) -> None:
-        options, size = self._options, session.size
+        options, size = self.options, session.size
         if not await session.cold_start():
             self._given_up.add((mode, program, size))
             return
         if options.with_control:
             await session.single_changes()
         # The rest is many events in itself; once for each program is enough.
-        if options.with_control and number == 0:
+        if options.with_control and options.with_many and number == 0:
             await session.rolling_update()
             if size == Size(options.churn_services):
                 await session.churn()
@@ -200,20 +211,12 @@ class Benchmark:
 def run_benchmark(options: Options, told: Told) -> Results:
     """Measure; interrupted, it returns what it has."""
     require_root()
-    unknown = set(options.modes) - set(MODES)
-    if unknown:
-        raise Unsupported(f"side by side there is {' and '.join(MODES)}, not {sorted(unknown)[0]}")
-    require_programs()
     started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     benchmark = Benchmark(options, told)
-    with tempfile.TemporaryDirectory(prefix="kubeproxy-bench-") as folder:
-        world = World(Path(folder))
-        with world.inside():
-            try:
-                asyncio.run(benchmark.run(world))
-            except KeyboardInterrupt:
-                benchmark.notes.append("interrupted: what follows was not measured")
+    if options.with_control or options.with_data:
+        _side_by_side(benchmark)
     records = summarise(benchmark.found)
+    figures = tuple(_mode_figures(benchmark, told)) if options.with_modes else ()
     return Results(
         started_at=started,
         machine=describe_machine(),
@@ -221,4 +224,30 @@ def run_benchmark(options: Options, told: Told) -> Results:
         records=records,
         growth=growth(records),
         notes=tuple(benchmark.notes),
+        figures=figures,
     )
+
+
+def _side_by_side(benchmark: Benchmark) -> None:
+    unknown = set(benchmark.options.modes) - set(MODES)
+    if unknown:
+        raise Unsupported(f"side by side there is {' and '.join(MODES)}, not {sorted(unknown)[0]}")
+    require_programs()
+    with tempfile.TemporaryDirectory(prefix="kubeproxy-bench-") as folder:
+        world = World(Path(folder))
+        with world.inside():
+            try:
+                asyncio.run(benchmark.run(world))
+            except KeyboardInterrupt:
+                benchmark.notes.append("interrupted: what follows was not measured")
+
+
+def _mode_figures(benchmark: Benchmark, told: Told) -> Iterator[ModeFigures]:
+    """What is left of the time goes to the modes' own benchmarks."""
+    for mode in modes_with_figures():
+        left = benchmark.seconds_left
+        if left <= 0:
+            benchmark.notes.append(f"not measured, the time budget was used up: {mode} by itself")
+            continue
+        told.now(f"the figures of {mode} by itself")
+        yield measure_mode(mode, limit_seconds=min(left, benchmark.options.mode_seconds))

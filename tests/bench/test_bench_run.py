@@ -1,0 +1,100 @@
+"""The side-by-side benchmark itself, as small as can be."""
+
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from kubeproxy.bench.control import Limits
+from kubeproxy.bench.modes import measure_mode, modes_with_figures
+from kubeproxy.bench.records import OURS, UPSTREAM, Measurement, Record, Size
+from kubeproxy.bench.run import Options, Told, run_benchmark
+from kubeproxy.bench.traffic import Effort
+from kubeproxy.errors import Unsupported
+from kubeproxy.testing.real_api_build import NoGo, built
+
+
+def _nothing(text: str) -> None:
+    """Nobody looks."""
+
+
+@pytest.fixture
+def programs() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    try:
+        for name in ("etcd", "kube-apiserver", "kube-proxy"):
+            built(name)
+    except NoGo as error:
+        pytest.skip(f"nothing to compare with: {error}")
+
+
+@pytest.mark.kernel
+@pytest.mark.api
+@pytest.mark.timeout(240)
+def test_both_programs_are_measured_in_both_modes(programs: None) -> None:
+    """Every record has both sides, from the kernel's clock, and packets went through."""
+    heard: list[Measurement] = []
+
+    def found(measured: Sequence[Measurement]) -> None:
+        heard.extend(measured)
+
+    options = Options(
+        sizes=(Size(20, 2),),
+        rounds=1,
+        idle_seconds=0.5,
+        limits=Limits(samples=1),
+        effort=Effort(connects=20, seconds=0.1),
+        with_many=False,
+        with_modes=False,
+    )
+    results = run_benchmark(options, Told(_nothing, found))
+    records = {(record.mode, record.name): record for record in results.records}
+    assert {mode for mode, _ in records} == {"nftables", "iptables"}
+    for name in ("cold start", "endpoint replaced", "Service added", "memory, peak"):
+        for mode in ("nftables", "iptables"):
+            assert _is_complete(records[mode, name]), records[mode, name]
+    assert records["nftables", "connect, last service, p50"].direct
+    assert {m.program for m in heard} >= {OURS, UPSTREAM}
+
+
+def _is_complete(record: Record) -> bool:
+    both = (record.ours, record.upstream)
+    return all(value is not None and value > 0 for value in both) and not record.more_than
+
+
+@pytest.mark.kernel
+def test_a_mode_that_has_no_counterpart_is_refused() -> None:
+    """Upstream has no userspace mode any more."""
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    with pytest.raises(Unsupported, match="userspace"):
+        run_benchmark(Options(modes=("userspace",)), Told(_nothing, lambda _: None))
+
+
+def test_a_budget_of_nothing_measures_nothing_and_says_so() -> None:
+    """What was not measured is named."""
+    if os.geteuid() != 0:
+        pytest.skip("the benchmark needs root")
+    options = Options(budget_seconds=0, with_control=False, with_data=False)
+    results = run_benchmark(options, Told(_nothing, lambda _: None))
+    assert results.records == ()
+    assert any("spine" in note for note in results.notes)
+
+
+def test_modules_of_modes_are_found() -> None:
+    """Each mode with a benchmark of its own, and what they share."""
+    assert {"spine", "nftables", "iptables"} <= set(modes_with_figures())
+
+
+def test_a_modes_own_figures_are_sentences() -> None:
+    """Printed by a process of its own."""
+    found = measure_mode("spine", arguments=("50", "2"))
+    assert found.problem == ""
+    assert any("50 services" in line for line in found.lines)
+
+
+def test_a_benchmark_that_takes_too_long_is_stopped() -> None:
+    """What it had said until then counts, and that it was stopped is told."""
+    found = measure_mode("spine", limit_seconds=0.01)
+    assert "stopped" in found.problem
