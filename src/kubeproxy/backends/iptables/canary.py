@@ -12,6 +12,9 @@ from typing import Protocol
 from kubeproxy.backends.base import DriftListener
 from kubeproxy.backends.iptables.names import CANARY
 from kubeproxy.errors import Busy, KernelError
+from kubeproxy.logs import get_logger
+
+logger = get_logger(__name__)
 
 TABLES = ("mangle", "nat", "filter")
 _POLL_SECONDS = 0.1
@@ -54,7 +57,8 @@ class CanaryMonitor:
         while True:
             try:
                 await set_canary(self._chains)
-            except KernelError:
+            except KernelError as error:
+                logger.error(error, "Could not set up iptables canary", chain=CANARY)
                 await self._sleep(self._interval_seconds)
             else:
                 return

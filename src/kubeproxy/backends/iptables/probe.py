@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection
 from pathlib import Path
 
@@ -14,6 +13,9 @@ from kubeproxy.errors import KernelError, Unsupported
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel import nfacct
 from kubeproxy.kernel.sysctl import ensure_sysctl, find_sysctl
+from kubeproxy.logs import get_logger
+
+logger = get_logger(__name__)
 
 _ROUTE_LOCALNET = "net/ipv4/conf/all/route_localnet"
 _BE_LIBERAL = "net/netfilter/nf_conntrack_tcp_be_liberal"
@@ -24,7 +26,11 @@ _IPV6_DISABLED = "net/ipv6/conf/all/disable_ipv6"
 async def probe_features(tables: Xtables) -> Features:
     """Version of the tools, accounting objects (made if missing), TCP liberality."""
     version = await tables.probe()
-    counters = make_counters() if nfacct.is_supported() else frozenset()
+    counters: frozenset[str] = frozenset()
+    if nfacct.is_supported():
+        counters = make_counters()
+    else:
+        logger.info("This kernel has no nfacct: packets are not counted, all else is the same")
     return Features(
         has_random_fully=version.has_random_fully,
         has_invalid_counter=names.INVALID_COUNTER in counters,
@@ -51,9 +57,11 @@ def make_counters() -> frozenset[str]:
     """Make those of our accounting objects that are missing; which there are now."""
     made = set()
     for name in (names.INVALID_COUNTER, names.LOCALHOST_COUNTER):
-        with contextlib.suppress(KernelError):
+        try:
             nfacct.ensure_counter(name)
             made.add(name)
+        except KernelError as error:
+            logger.error(error, "Failed to ensure nfacct counter", counter=name)
     return frozenset(made)
 
 

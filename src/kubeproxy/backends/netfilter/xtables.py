@@ -7,6 +7,7 @@ holds it; a refused restore says which input line was refused. Leaves to others:
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -24,7 +25,11 @@ from kubeproxy.errors import Busy, KernelError
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.exec import Completed, run_tool
 from kubeproxy.kernel.xtables_lock import held_lock, lock_holder
+from kubeproxy.logs import get_logger
 
+logger = get_logger(__name__)
+
+_SLOW_SECONDS = 2.0
 _LOCK_WORDS = ("xtables lock", "Resource temporarily unavailable")
 _NOT_FOUND_WORDS = (
     "No chain/target/match by that name",
@@ -90,7 +95,7 @@ class Xtables:
         await self.probe()
         argv = [self._programs.save, "-t", table]
         async with self._turn:
-            done = await run_tool(argv)
+            done = await _timed(argv)
         if not done.is_success:
             raise self._failure(done)
         return done.stdout
@@ -101,10 +106,10 @@ class Xtables:
         argv = [self._programs.restore, *self._restore_flags, "--noflush", "--counters"]
         async with self._turn:
             if self._restore_flags or self.is_nft:
-                done = await run_tool(argv, stdin=text.encode())
+                done = await _timed(argv, text)
             else:
                 async with held_lock():
-                    done = await run_tool(argv, stdin=text.encode())
+                    done = await _timed(argv, text)
         if not done.is_success:
             raise self._failure(done)
 
@@ -112,7 +117,7 @@ class Xtables:
         """One `iptables` command; its status is the caller's to read."""
         await self.probe()
         async with self._turn:
-            done = await run_tool([self._programs.command, *self._command_flags, *args])
+            done = await _timed([self._programs.command, *self._command_flags, *args])
         if _says_locked(done):
             raise self._failure(done)
         return done
@@ -161,6 +166,16 @@ class Xtables:
         if done.argv[0] == self._programs.restore:
             return RestoreRefused(message, line=texts.failed_line(done.output))
         return KernelError(message)
+
+
+async def _timed(argv: Sequence[str], text: str = "") -> Completed:
+    """Run a tool, and say so if it took long: often the first sign of a table grown too big."""
+    started = time.monotonic()
+    done = await run_tool(argv, stdin=text.encode())
+    seconds = time.monotonic() - started
+    if seconds > _SLOW_SECONDS:
+        logger.info("Slow iptables call", command=" ".join(argv), seconds=round(seconds, 3))
+    return done
 
 
 def _says_locked(done: Completed) -> bool:
