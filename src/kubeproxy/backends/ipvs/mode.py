@@ -27,6 +27,7 @@ from kubeproxy.backends.ipvs.kernel import KernelTables, Tables
 from kubeproxy.backends.ipvs.render import (
     DEFAULT_SCHEDULER,
     RenderSettings,
+    facts_used,
     render_plan,
     render_scaffold,
 )
@@ -35,6 +36,7 @@ from kubeproxy.backends.ipvs.servers import ServerSink
 from kubeproxy.backends.ipvs.sets import SetSink
 from kubeproxy.backends.ipvs.support import check, set_sysctls, set_timeouts
 from kubeproxy.backends.netfilter.sink import NetfilterSink
+from kubeproxy.backends.netfilter.xtables import Tables as RuleTables
 from kubeproxy.backends.netfilter.xtables import Xtables
 from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family
@@ -56,15 +58,14 @@ class IpvsBackend(Backend):
         options: ModeOptions,
         *,
         tables: Tables | None = None,
-        variant: str = "",
+        rules: RuleTables | None = None,
     ) -> None:
         super().__init__(family, options)
         self._tables = tables or KernelTables()
-        self._xtables = Xtables(
-            family, variant=variant, lock_timeout_seconds=options.xtables_lock_timeout_seconds
-        )
+        lock_timeout = options.xtables_lock_timeout_seconds
+        self._xtables = Xtables(family, lock_timeout_seconds=lock_timeout)
         sets = SetSink(self._tables, family)
-        self._netfilter = NetfilterSink(self._xtables, scope(family))
+        self._netfilter = NetfilterSink(rules or self._xtables, scope(family))
         self._servers = ServerSink(
             self._tables,
             family,
@@ -90,6 +91,9 @@ class IpvsBackend(Backend):
 
     def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
         return render_plan(plan, node, self._settings)
+
+    def rendering_facts(self, node: NodeFacts) -> NodeFacts:
+        return facts_used(node)
 
     def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
         return describe(fragments)

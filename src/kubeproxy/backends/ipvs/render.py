@@ -12,6 +12,7 @@ import ipaddress
 from collections.abc import Iterable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kubeproxy.backends.base import Fragment, Item, Value
 from kubeproxy.backends.ipvs.items import (
@@ -227,6 +228,18 @@ def node_port_addresses(node: NodeFacts) -> tuple[str, ...]:
         for address in node.node_port_addresses
         if not is_loopback(address) and not (node.node_ports_match_all and _is_link_local(address))
     )
+
+
+def facts_used(node: NodeFacts) -> NodeFacts:
+    """The facts that rendering looks at. What pods' interfaces bring is not among them, so that
+    pods that come and go render nothing anew."""
+    serving = node_port_addresses(node)
+    kept = (a for a in node.addresses if a in serving or not _is_unusable(a))
+    return replace(node, addresses=tuple(kept), service_cidrs=(), is_large_cluster=False)
+
+
+def _is_unusable(address: str) -> bool:
+    return is_loopback(address) or _is_link_local(address)
 
 
 def _is_link_local(address: str) -> bool:
