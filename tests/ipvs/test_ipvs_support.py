@@ -1,0 +1,186 @@
+"""Kernel parameters, ownership and clean-up input: the pure parts of what touches the host."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeproxy.backends.base import ModeOptions
+from kubeproxy.backends.ipvs.cleanup import has_evidence, removal_input
+from kubeproxy.backends.ipvs.graceful import Draining
+from kubeproxy.backends.ipvs.items import SetEntry, VirtualServer
+from kubeproxy.backends.ipvs.ownership import Exclusions, find_traces
+from kubeproxy.backends.ipvs.rules import scope
+from kubeproxy.backends.ipvs.support import check, wanted_sysctls
+from kubeproxy.backends.netfilter.text import parse_save
+from kubeproxy.errors import Unsupported
+from kubeproxy.facts.ids import Family
+from kubeproxy.kernel.ipvs import Ipvs
+
+REUSE = ("net/ipv4/vs/conn_reuse_mode", 0)
+
+
+@pytest.mark.parametrize(
+    ("release", "is_set"), [((4, 0), False), ((4, 1), True), ((5, 4), True), ((5, 9), False)]
+)
+def test_connection_reuse_is_switched_off_where_the_kernel_needs_it(
+    release: tuple[int, int], is_set: bool
+) -> None:
+    assert (REUSE in wanted_sysctls(release, strict_arp=False)) is is_set
+
+
+def test_strict_arp_sets_two_more_parameters_at_the_end() -> None:
+    plain = wanted_sysctls((6, 1), strict_arp=False)
+    strict = wanted_sysctls((6, 1), strict_arp=True)
+    assert plain == [
+        ("net/ipv4/vs/conntrack", 1),
+        ("net/ipv4/vs/expire_nodest_conn", 1),
+        ("net/ipv4/vs/expire_quiescent_template", 1),
+        ("net/ipv4/ip_forward", 1),
+    ]
+    assert strict == [
+        *plain,
+        ("net/ipv4/conf/all/arp_ignore", 1),
+        ("net/ipv4/conf/all/arp_announce", 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("server", "is_ours"),
+    [
+        (VirtualServer(6, "10.96.0.1", 80), True),  # in the set of cluster IPs
+        (VirtualServer(17, "10.96.0.1", 80), False),  # another protocol
+        (VirtualServer(17, "10.96.0.1", 81), False),
+        (VirtualServer(6, "10.96.0.9", 443), True),  # on our link
+        (VirtualServer(6, "192.0.2.10", 30080), True),  # a node port
+        (VirtualServer(17, "192.0.2.10", 30080), False),
+        (VirtualServer(132, "192.0.2.10", 30038), True),  # node ports of SCTP are told by address
+        (VirtualServer(132, "192.0.2.11", 30038), False),
+    ],
+)
+def test_ours_are_told_by_the_traces_they_leave(server: VirtualServer, is_ours: bool) -> None:
+    entries = [
+        SetEntry("KUBE-CLUSTER-IP", "10.96.0.1", 6, 80),
+        SetEntry("KUBE-NODE-PORT-TCP", port=30080),
+        SetEntry("KUBE-NODE-PORT-SCTP-HASH", "192.0.2.10", 132, 30038),
+        SetEntry("KUBE-LOOP-BACK", "10.244.0.1", 17, 81, "10.244.0.1"),
+    ]
+    assert find_traces(Family.IPV4, entries, {"10.96.0.9"}).include(server) is is_ours
+
+
+def test_exclusions_are_of_one_family() -> None:
+    cidrs = ("172.16.0.0/16", "fd99::/32")
+    assert Exclusions(Family.IPV4, cidrs).cover("172.16.3.4")
+    assert not Exclusions(Family.IPV4, cidrs).cover("172.17.0.1")
+    assert Exclusions(Family.IPV6, cidrs).cover("fd99::1")
+    assert not Exclusions(Family.IPV6, ()).cover("fd99::1")
+
+
+SAVED = """\
+*filter
+:INPUT ACCEPT [0:0]
+:FORWARD ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+:KUBE-FORWARD - [0:0]
+:KUBE-IPVS-FILTER - [0:0]
+:MINE - [0:0]
+-A INPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-FILTER
+-A INPUT -j MINE
+-A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
+-A MINE -j KUBE-FORWARD
+COMMIT
+"""
+
+
+def test_clean_up_leaves_foreign_rules_and_chains_they_use() -> None:
+    """A chain that somebody else's rule leads to is emptied, but cannot be deleted."""
+    (table,) = parse_save(SAVED)
+    assert has_evidence(table)
+    assert removal_input(table) == (
+        "*filter\n"
+        ":KUBE-FORWARD - [0:0]\n"
+        ":KUBE-IPVS-FILTER - [0:0]\n"
+        '-D FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD\n'
+        '-D INPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-FILTER\n'
+        "-X KUBE-IPVS-FILTER\n"
+        "COMMIT\n"
+    )
+
+
+def test_clean_up_leaves_the_iptables_mode_alone() -> None:
+    """Some chains have the same name there; without a chain only ipvs has, nothing is ours."""
+    (table,) = parse_save(SAVED.replace("KUBE-IPVS-FILTER", "KUBE-SERVICES"))
+    assert not has_evidence(table)
+
+
+def test_nothing_of_ours_means_nothing_to_do() -> None:
+    (table,) = parse_save("*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n")
+    assert removal_input(table) == ""
+
+
+@pytest.mark.parametrize(
+    ("table", "chain", "line", "order"),
+    [
+        ("nat", "KUBE-SERVICES", "-A KUBE-SERVICES -s 127.0.0.0/8 -j RETURN", (10, ())),
+        (
+            "nat",
+            "KUBE-SERVICES",
+            "-A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT",
+            (70, ()),
+        ),
+        (
+            "nat",
+            "KUBE-SERVICES",
+            '-A KUBE-SERVICES ! -i veth+ -m comment --comment "x" '
+            "-m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ",
+            (30, ()),
+        ),
+        (
+            "filter",
+            "KUBE-IPVS-OUT-FILTER",
+            "-A KUBE-IPVS-OUT-FILTER -s 198.51.100.7/32 -m ipvs --vproto 6 "
+            "--vaddr 198.51.100.7 --vport 80 -j DROP",
+            (0, ("198.51.100.7", "6", "00080")),
+        ),
+        ("nat", "KUBE-SERVICES", "-A KUBE-SERVICES -j LOG", None),
+        ("filter", "KUBE-IPVS-OUT-FILTER", "-A KUBE-IPVS-OUT-FILTER -j LOG", None),
+    ],
+)
+def test_rules_are_recognised_by_set_and_target(
+    table: str, chain: str, line: str, order: object
+) -> None:
+    """Whatever the configuration was when they were written; others' rules are not."""
+    assert scope(Family.IPV4).identify(table, chain, line) == order
+
+
+def test_draining_forgets_with_the_virtual_server() -> None:
+    draining = Draining(limit_seconds=600)
+    server = VirtualServer(6, "10.96.0.1", 80)
+    draining.add(server, [("10.244.0.1", 80), ("10.244.0.2", 80)])
+    draining.discard(server, [("10.244.0.1", 80)])
+    assert len(draining) == 1
+    draining.forget(server)
+    assert len(draining) == 0
+    assert draining.seconds_left(0) is None
+
+
+def test_a_pass_comes_once_a_minute_while_somebody_waits() -> None:
+    draining = Draining(limit_seconds=600)
+    assert not draining.is_due(0)
+    draining.add(VirtualServer(6, "10.96.0.1", 80), [("10.244.0.1", 80)])
+    assert draining.is_due(0)
+    draining.begin_pass(0)
+    assert not draining.is_due(59)
+    assert draining.seconds_left(50) == 10
+    assert draining.is_due(60)
+
+
+@pytest.mark.kernel
+async def test_a_kernel_without_ipvs_is_told_so() -> None:
+    """The reason modprobe gives is part of the answer."""
+    try:
+        Ipvs().close()
+    except Unsupported:
+        with pytest.raises(Unsupported, match="can't use the IPVS proxier: ipvs not supported by"):
+            await check((Family.IPV4,), ModeOptions())
+    else:
+        pytest.skip("this kernel has IPVS")

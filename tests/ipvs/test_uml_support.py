@@ -1,0 +1,33 @@
+"""The checks before the start, in a kernel that has IPVS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubeproxy.testing.uml import UserModeKernel
+
+GUEST = Path(__file__).with_name("guest_support.py")
+
+pytestmark = pytest.mark.uml
+
+
+@pytest.mark.parametrize("scheduler", ["", "wlc", "lblcr", "sed", "dh", "fo", "ovf", "lblc"])
+def test_every_scheduler_of_the_kernel_is_usable(uml: UserModeKernel, scheduler: str) -> None:
+    """The probe leaves nothing behind."""
+    assert uml.call(GUEST, "check_scheduler", scheduler) == ["", 0]
+
+
+def test_an_unknown_scheduler_is_named_with_a_remedy(uml: UserModeKernel) -> None:
+    answer: Any = uml.call(GUEST, "check_scheduler", "nonsense")
+    assert answer == [
+        "can't use the IPVS proxier: no such file or directory: the kernel has no IPVS scheduler "
+        '"nonsense"; check ipvs.scheduler, or install the module ip_vs_nonsense',
+        0,
+    ]
+
+
+def test_clean_up_touches_nothing_of_others(uml: UserModeKernel) -> None:
+    assert uml.call(GUEST, "clean_foreign") == [[], 1, True]
