@@ -41,6 +41,7 @@ def test_both_programs_are_measured_in_both_modes(programs: None) -> None:
 
     options = Options(
         sizes=(Size(20, 2),),
+        modes=("nftables", "iptables"),
         rounds=1,
         idle_seconds=0.5,
         limits=Limits(samples=1),

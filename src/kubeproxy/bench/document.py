@@ -55,6 +55,9 @@ How each figure comes about:
   the API server takes on this machine beside the proxy is a figure of its own. **lag at the
   end** is from the last answer to the last commit.
 - **memory** is the resident set (VmRSS, VmHWM), **CPU** user and system time with children.
+- **ipvs** runs in a user-mode kernel, where system calls and processes cost many times what they
+  do elsewhere; its API server is a small one in the same kernel. “Complete” is what the kernel
+  lists: every virtual server, real server and set entry. Only the ratios mean something.
 - **data plane**: a client in a namespace of its own, through the node; “direct” is a connection
   straight to the pod in the same run.
 """

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from kubeproxy.bench import user_mode
 from kubeproxy.bench.cluster import Cluster
 from kubeproxy.bench.commits import CommitClock, RestoreTools, nft_clock, nft_ipv4_clock
 from kubeproxy.bench.control import Limits, Session
@@ -34,11 +35,15 @@ from kubeproxy.bench.records import (
     summarise,
 )
 from kubeproxy.bench.traffic import Effort, measure_traffic
+from kubeproxy.bench.user_mode import IpvsEffort
 from kubeproxy.bench.world import Site, World, proxy_flags, require_programs
 from kubeproxy.errors import ProxyError, Unsupported
 from kubeproxy.lab.namespaces import require_root
 
-MODES = ("nftables", "iptables")
+SIDE_BY_SIDE = ("nftables", "iptables")
+"""Modes that both programs run here; ipvs needs another kernel."""
+
+MODES = (*SIDE_BY_SIDE, user_mode.MODE)
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -61,6 +66,7 @@ class Options(msgspec.Struct, frozen=True):
     """Rolling update and churn, as part of the control plane?"""
     with_data: bool = True
     with_modes: bool = True
+    ipvs: IpvsEffort = IpvsEffort()
     mode_seconds: float = 240.0
     """How long a mode's own benchmark may take."""
 
@@ -117,7 +123,7 @@ class Benchmark:
 
     async def _round(self, world: World, cluster: Cluster, number: int) -> None:
         programs = (OURS, UPSTREAM) if number % 2 == 0 else (UPSTREAM, OURS)
-        for mode in self.options.modes:
+        for mode in (mode for mode in SIDE_BY_SIDE if mode in self.options.modes):
             for program in programs:
                 what = f"{mode}, {cluster.size}, round {number + 1}, {program}"
                 if self._is_skipped(mode, program, cluster.size) or self._is_over(what):
@@ -215,6 +221,8 @@ def run_benchmark(options: Options, told: Told) -> Results:
     benchmark = Benchmark(options, told)
     if options.with_control or options.with_data:
         _side_by_side(benchmark)
+    if options.with_control and user_mode.MODE in options.modes:
+        _measure_ipvs(benchmark, told)
     records = summarise(benchmark.found)
     figures = tuple(_mode_figures(benchmark, told)) if options.with_modes else ()
     return Results(
@@ -233,6 +241,8 @@ def _side_by_side(benchmark: Benchmark) -> None:
     if unknown:
         raise Unsupported(f"side by side there is {' and '.join(MODES)}, not {sorted(unknown)[0]}")
     require_programs()
+    if not set(benchmark.options.modes) & set(SIDE_BY_SIDE):
+        return
     with tempfile.TemporaryDirectory(prefix="kubeproxy-bench-") as folder:
         world = World(Path(folder))
         with world.inside():
@@ -240,6 +250,26 @@ def _side_by_side(benchmark: Benchmark) -> None:
                 asyncio.run(benchmark.run(world))
             except KeyboardInterrupt:
                 benchmark.notes.append("interrupted: what follows was not measured")
+
+
+def _measure_ipvs(benchmark: Benchmark, told: Told) -> None:
+    if reason := user_mode.why_not():
+        benchmark.notes.append(f"ipvs was not measured: {reason}")
+        return
+
+    def found(measured: Sequence[Measurement]) -> None:
+        benchmark.found += measured
+        told.found(measured)
+
+    try:
+        user_mode.measure_ipvs(
+            benchmark.options.ipvs,
+            told=told.now,
+            found=found,
+            seconds_left=lambda: benchmark.seconds_left,
+        )
+    except ProxyError as error:
+        benchmark.notes.append(f"ipvs: {error}")
 
 
 def _mode_figures(benchmark: Benchmark, told: Told) -> Iterator[ModeFigures]:
