@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.errors import KernelError
+from kubeproxy.errors import KernelError, Unsupported
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.lab.echo import EchoServers, Listening
 from kubeproxy.lab.namespaces import Namespaces, sweep_stale
 from kubeproxy.lab.probe import Connection, Fate, Prober, Target
 from kubeproxy.lab.reaper import NAMED, lab_namespaces
+from kubeproxy.lab.sockets import sctp_socket
 from kubeproxy.lab.topology import Topology
 
 pytestmark = pytest.mark.kernel
@@ -201,3 +202,10 @@ async def test_a_stopped_echo_breaks_its_connections(
     connection.close()
     echo.close()
     prober.close()
+
+
+def test_sctp_is_refused_where_the_kernel_would_answer_too(
+    namespaces: Namespaces, tmp_path: Path
+) -> None:
+    with pytest.raises(Unsupported, match="rmmod sctp"):
+        sctp_socket(namespaces, "web-1", Family.IPV4, kernel_sctp=tmp_path)

@@ -148,18 +148,21 @@ async def _run_command(lab: Lab, host: str, command: Sequence[str]) -> int:
 
 def _print_hints(lab: Lab, world: World, options: LabOptions, console: Console) -> None:
     name = lab.namespaces.name
-    node, pod = lab.topology.nodes[0], lab.topology.pods[0]
+    node, pod = name(lab.topology.nodes[0].name), name(lab.topology.pods[0].name)
     look = [" ".join(argv) for argv in LOOK.get(options.mode, ())]
-    console.print(f"\nedit objects live in      [bold]{lab.proxies.manifests}[/]")
-    console.print(f"a shell on a node         [bold]ip netns exec {name(node.name)} bash[/]")
-    for command in look:
-        console.print(
-            f"look at the rules         [bold]ip netns exec {name(node.name)} {command}[/]"
-        )
+    hints = [
+        ("edit objects live in", str(lab.proxies.manifests)),
+        ("a shell on a node", f"ip netns exec {node} bash"),
+        *(("look at the rules", f"ip netns exec {node} {command}") for command in look),
+    ]
     if options.manifests is None:
         address = world.cluster_ip("echo", Family.IPV4)
         ask = f"bash -c 'exec 3<>/dev/tcp/{address}/80; echo hello >&3; head -1 <&3'"
-        console.print(f"ask the Service           [bold]ip netns exec {name(pod.name)} {ask}[/]")
+        hints.append(("ask the Service", f"ip netns exec {pod} {ask}"))
+    console.print()
+    for what, how in hints:
+        # Whole lines, however long: they are there to be copied.
+        console.print(f"{what:<22} [bold]{how}[/]", soft_wrap=True)
     console.print("\n[dim]Ctrl-C removes everything[/]")
 
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 import socket
 import struct
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol as Seam
 
+from kubeproxy.errors import Unsupported
 from kubeproxy.facts.ids import Family, Protocol
 
 ADDRESS_FAMILY = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
 _ANY = {Family.IPV4: "0.0.0.0", Family.IPV6: "::"}
 _KIND = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
 _SCTP = Protocol.SCTP.number
+_KERNEL_SCTP = Path("/proc/net/sctp")
 
 
 class Hosts(Seam):
@@ -46,8 +49,14 @@ def bound_socket(
     return sock
 
 
-def sctp_socket(hosts: Hosts, host: str, family: Family) -> socket.socket:
+def sctp_socket(
+    hosts: Hosts, host: str, family: Family, *, kernel_sctp: Path = _KERNEL_SCTP
+) -> socket.socket:
     """A non-blocking raw socket that sees every SCTP packet delivered to a host."""
+    if kernel_sctp.exists():
+        raise Unsupported(
+            "the kernel's own SCTP is loaded and would abort the lab's associations: rmmod sctp"
+        )
     return _raw(hosts, host, family, _SCTP)
 
 

@@ -1,0 +1,69 @@
+"""Proxies of a lab: what they are told, and what they tell."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+
+import msgspec
+import pytest
+
+from kubeproxy.backends.registry import mode_names
+from kubeproxy.facts.ids import Family
+from kubeproxy.lab.cluster import Lab
+from kubeproxy.lab.proxy import ProxyFailed, parse_last_syncs
+from kubeproxy.lab.topology import Topology
+from kubeproxy.testing.flow_objects import generation_manifest, node_manifest
+
+
+def test_the_health_answer_says_when_each_family_synced() -> None:
+    answer = (
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+        '{"lastUpdated":"2026-01-01T00:00:00Z","status":'
+        '{"IPv4":{"lastUpdated":"1970-01-01T00:00:01.5Z","healthy":true},'
+        '"IPv6":{"lastUpdated":"1970-01-01T00:00:02.123456789Z","healthy":true}}}'
+    )
+    assert parse_last_syncs(answer) == {Family.IPV4: 1.5, Family.IPV6: pytest.approx(2.123456)}
+
+
+@pytest.mark.parametrize("answer", ["", "HTTP/1.1 200 OK\r\n\r\nok", "garbage"])
+def test_an_answer_that_is_none_says_nothing(answer: str) -> None:
+    assert parse_last_syncs(answer) == {}
+
+
+@pytest.mark.kernel
+@pytest.mark.skipif("nftables" not in mode_names(), reason="the nftables mode is not there")
+async def test_proxies_start_settle_and_stop(topology: Topology) -> None:
+    async with Lab(topology) as lab:
+        proxies = lab.proxies
+        proxies.write("cluster", [node_manifest(node) for node in topology.nodes])
+        await proxies.start("nftables", {})
+        began = time.time()
+        proxies.write("change", [generation_manifest(1)])
+        await proxies.settle(since=began)
+        synced = await proxies.last_sync("node-a")
+        assert all(synced[family] >= began for family in Family)
+        proxies.write("change", [])
+        assert not (proxies.manifests / "change.json").exists()
+        await proxies.stop(signal.SIGTERM)
+        assert not proxies.is_running
+
+
+@pytest.mark.kernel
+async def test_a_proxy_that_cannot_start_is_quoted(topology: Topology) -> None:
+    """The reason is in what the program said, so it is in the error."""
+    async with Lab(topology) as lab:
+        with pytest.raises(ProxyFailed, match=r"(?s)node-a is not running.*no-such-flag"):
+            await lab.proxies.start("nftables", {"no-such-flag": "1"})
+
+
+@pytest.mark.kernel
+async def test_manifests_are_replaced_in_one_move(topology: Topology) -> None:
+    """A reader never sees half a file: every state of it can be decoded."""
+    async with Lab(topology) as lab:
+        path = lab.proxies.manifests / "x.json"
+        for number in range(50):
+            lab.proxies.write("x", [generation_manifest(n) for n in range(number % 7 + 1)])
+            assert len(msgspec.json.decode(path.read_bytes())["items"]) == number % 7 + 1
+        await asyncio.sleep(0)
