@@ -19,7 +19,7 @@ from kubeproxy.lab.namespaces import Namespaces, sweep_stale
 from kubeproxy.lab.probe import Connection, Fate, Prober, Target
 from kubeproxy.lab.reaper import NAMED, lab_namespaces
 from kubeproxy.lab.sockets import sctp_socket
-from kubeproxy.lab.topology import Topology
+from kubeproxy.lab.topology import Topology, parse_topology
 
 pytestmark = pytest.mark.kernel
 
@@ -209,3 +209,36 @@ def test_sctp_is_refused_where_the_kernel_would_answer_too(
 ) -> None:
     with pytest.raises(Unsupported, match="rmmod sctp"):
         sctp_socket(namespaces, "web-1", Family.IPV4, kernel_sctp=tmp_path)
+
+
+def test_without_root_the_lab_says_what_it_needs() -> None:
+    text = (
+        "import os; from kubeproxy.lab.namespaces import Namespaces;"
+        "from kubeproxy.lab.topology import parse_topology; lab = parse_topology('nodes: {a: {}}');"
+        "os.seteuid(65534); Namespaces(lab)"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert "needs root: try again with sudo" in done.stderr
+
+
+@pytest.mark.parametrize("family", Family)
+async def test_three_nodes_reach_each_others_pods(family: Family) -> None:
+    """Pods, nodes and clients reach every pod, and are seen as who they are."""
+    text = "nodes: {a: {pods: [x]}, b: {pods: [y]}, c: {pods: [z]}}\nclients: {out: c}"
+    topology = parse_topology(text)
+    lab = Namespaces(topology)
+    echo, prober = EchoServers(lab), Prober(lab)
+    try:
+        for pod in topology.pods:
+            address = pod.addresses.of(family)
+            echo.listen(Listening(pod.name, address, family, Protocol.UDP, 7))
+        for source in ("x", "b", "out"):
+            for pod in topology.pods:
+                target = Target(source, pod.addresses.of(family), 7, family, Protocol.UDP)
+                answer = (await prober.probe(target)).answer
+                assert answer is not None
+                assert (answer.host, topology.owner(answer.source)) == (pod.name, source)
+    finally:
+        echo.close()
+        prober.close()
+        lab.close()
