@@ -8,7 +8,6 @@ goes with the context that made it. To be used inside a namespace of the test's 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -17,7 +16,8 @@ import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 
-_CLONE_NEWNET = 0x40000000
+from kubeproxy.testing.uml_agent import leave_namespace
+
 _TIMEOUT_SECONDS = 10.0
 _LINK = "pods0"
 _PEER = "pods1"
@@ -56,8 +56,7 @@ def _fork_server(places: Sequence[tuple[str, int]]) -> tuple[int, int]:
     child = os.fork()
     if child == 0:
         try:
-            if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET) != 0:
-                raise OSError(ctypes.get_errno(), "unshare")
+            leave_namespace()
             os.write(made_write, b"made")
             os.close(go_write)
             os.read(go_read, 2)

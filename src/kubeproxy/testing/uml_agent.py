@@ -65,9 +65,14 @@ def _run_child(call: Call, write_end: int) -> None:
     os._exit(0)
 
 
-def _run(call: Call) -> object:
+def leave_namespace() -> None:
+    """Give this process an empty network namespace of its own."""
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "unshare")
+
+
+def _run(call: Call) -> object:
+    leave_namespace()
     path = Path(call.file)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
