@@ -100,6 +100,8 @@ def everything(family: Family) -> Proxy:
     add(4, node_port=30004, load_balancer_ips=outside[2:3], external_local=True)
     add(5, affinity_seconds=60, node_port=30005, external_local=True)
     add(6, internal_local=True, affinity_seconds=30)
+    longest = f"{'n' * 63}/{'s' * 63}"
+    proxy.want(service(longest, cluster_ip=address(family, "cluster", 8)), pods(family, 1))
     proxy.want(service("default/none", cluster_ip=address(family, "cluster", 7), node_port=30007))
     return proxy
 

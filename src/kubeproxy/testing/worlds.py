@@ -23,6 +23,8 @@ _PREFIXES = {
     Family.IPV4: {"cluster": "10.96.0.", "pod": "10.244.1.", "outside": "203.0.113."},
     Family.IPV6: {"cluster": "fd00:96::", "pod": "fd00:244::1:", "outside": "2001:db8:113::"},
 }
+LOCAL_PODS = 3
+"""Pods with these numbers are on the node; a pod does not move."""
 SERVICE_CIDRS = {Family.IPV4: "10.96.0.0/16", Family.IPV6: "fd00:96::/112"}
 
 
@@ -44,18 +46,17 @@ class World(Struct, frozen=True):
 
 def _endpoints(family: Family) -> st.SearchStrategy[tuple[Endpoint, ...]]:
     one = st.builds(
-        lambda number, port, is_local, state: Endpoint(
+        lambda number, port, state: Endpoint(
             address=address(family, "pod", number),
             port=port,
-            is_local=is_local,
+            is_local=number <= LOCAL_PODS,
             is_ready=state == "ready",
             is_serving=state != "dead",
             is_terminating=state == "draining",
-            node_name=NODE if is_local else "worker-b",
+            node_name=NODE if number <= LOCAL_PODS else "worker-b",
         ),
         st.integers(1, 6),
         st.sampled_from((80, 8080)),
-        st.booleans(),
         st.sampled_from(("ready", "ready", "ready", "draining", "dead")),
     )
     lists = st.lists(one, max_size=5, unique_by=lambda e: e.text)

@@ -71,6 +71,14 @@ def service_port_name(port: ServicePortId) -> str:
     return f"{port.namespace}/{port.name}/{port.protocol.lower_name}/{port.port}"
 
 
+_LONGEST_COMMENT = 127
+
+
+def comment_of(port: ServicePortId) -> str:
+    """The service's name as elements carry it; nft keeps no longer comments."""
+    return port.label[:_LONGEST_COMMENT]
+
+
 def endpoint_name(port: ServicePortId, endpoint: Endpoint) -> str:
     """The service port with one of its endpoints; nft names cannot hold a colon."""
     address = endpoint.address.replace(":", ".")

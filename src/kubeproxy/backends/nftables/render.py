@@ -88,14 +88,14 @@ def _add_frontend(
     if frontend.accepts_anybody:
         dispatch = names.SERVICE_NODE_PORTS if is_node_port else names.SERVICE_IPS
         chain = _entry(items, plan, frontend, context)
-        items[ElementItem(dispatch, key)] = Element(goto(chain), plan.id.label)
+        items[ElementItem(dispatch, key)] = Element(goto(chain), names.comment_of(plan.id))
         if not plan.affinity_seconds:
             for map_name, endpoints in _pools(plan, frontend):
                 items[PoolItem(map_name, key)] = slots.pool(endpoints)
     if frontend.verdict is not Verdict.FORWARD:
         refused = names.NO_ENDPOINT_NODE_PORTS if is_node_port else names.NO_ENDPOINT_SERVICES
         verdict = _REFUSALS[frontend.verdict]
-        items[ElementItem(refused, key)] = Element(verdict, plan.id.label)
+        items[ElementItem(refused, key)] = Element(verdict, names.comment_of(plan.id))
     if frontend.source_ranges:
         items |= _firewall_items(plan, frontend, context, key)
 
@@ -152,7 +152,7 @@ def _firewall_items(
     listed.append(rule(rules.decides(DROP)))
     return {
         ChainItem(chain): Chain(tuple(listed)),
-        ElementItem(names.FIREWALL_IPS, key): Element(goto(chain), plan.id.label),
+        ElementItem(names.FIREWALL_IPS, key): Element(goto(chain), names.comment_of(plan.id)),
     }
 
 

@@ -384,21 +384,37 @@ _KEYED_BY_FRONTEND = frozenset(
 
 
 def _grouped(changes: Iterable[Change]) -> Iterator[list[Change]]:
-    """Groups that must not be split: what a Service changes, and what shares a frontend's key."""
+    """Groups that must not be split: what a Service changes, and what has a bond with it."""
     units: dict[object, list[Change]] = {}
     homes: dict[object, list[Change]] = {}
     for change in changes:
-        item = change.item
         # Leftovers nobody owns need not stay together.
-        unit = units.setdefault(item if change.owner is None else change.owner.service, [])
+        name = change.item if change.owner is None else change.owner.service
+        unit = units.setdefault(name, [])
         unit.append(change)
-        if isinstance(item, PoolItem) or (
-            isinstance(item, ElementItem) and item.set in _KEYED_BY_FRONTEND
-        ):
-            other = homes.setdefault(item.key, unit)
+        for bond in _bonds(change):
+            other = homes.setdefault(bond, unit)
             if other is not unit:
                 _merge(units, homes, other, unit)
+                unit = other
     yield from {id(unit): unit for unit in units.values()}.values()
+
+
+def _bonds(change: Change) -> Iterator[bytes | str]:
+    """What moves as a whole: a frontend's key, and a service's own chain with all that goes there.
+
+    Usually all of it is one Service's. But an address and port may move from one to another.
+    """
+    item = change.item
+    if isinstance(item, PoolItem):
+        yield item.key
+    elif isinstance(item, ChainItem):
+        yield item.name
+    elif isinstance(item, ElementItem) and item.set in _KEYED_BY_FRONTEND:
+        yield item.key
+        for value in (change.old, change.new):
+            if isinstance(value, Element) and value.verdict and "/" in value.verdict.chain:
+                yield value.verdict.chain
 
 
 def _merge(
@@ -407,7 +423,7 @@ def _merge(
     kept: list[Change],
     gone: list[Change],
 ) -> None:
-    """Two Services claim one address and port, which must still move as a whole. Very rare."""
+    """Two Services turned out to belong together. Very rare, so it may walk."""
     kept.extend(gone)
     for table in (units, homes):
         for key, unit in table.items():
