@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
-from kubeproxy.backends.base import SCAFFOLD, Batch, Item, Owner, Value
-from kubeproxy.backends.nftables import blame, monitor
+from kubeproxy.backends.base import SCAFFOLD, Batch, Item, ModeOptions, Owner, Value
+from kubeproxy.backends.nftables import blame, monitor, names
+from kubeproxy.backends.nftables.backend import NftablesBackend
 from kubeproxy.backends.nftables.names import layout_of
 from kubeproxy.backends.nftables.render import render
 from kubeproxy.backends.nftables.scaffold import scaffold
@@ -16,11 +17,13 @@ from kubeproxy.backends.nftables.support import require_kernel
 from kubeproxy.backends.nftables.transactions import compile_transactions
 from kubeproxy.backends.nftables.types import Pool, SetSpec
 from kubeproxy.core.ledger import Ledger
+from kubeproxy.engine import Engine
 from kubeproxy.errors import Drifted, Rejected, Unsupported
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.kernel.netlink import nft
-from kubeproxy.testing.builders import endpoint, node, plans, service
+from kubeproxy.testing.builders import endpoint, endpoint_slice, node, plans, service
+from kubeproxy.testing.fake_backend import FakeClock, FakeConntrack, Heard
 from kubeproxy.testing.fake_nft import FakeNft
 
 LAYOUT = layout_of(Family.IPV4)
@@ -146,6 +149,27 @@ async def test_a_refused_service_is_named() -> None:
 
 def _goto(chain: str) -> bytes:
     return nft.pack_verdict(2, nft.Verdict(nft.GOTO, chain))
+
+
+async def test_one_bad_service_is_left_out_and_named() -> None:
+    """The kernel refuses one; all others are programmed, and the next round tries again."""
+    kernel = FakeNft()
+    bad = names.pack_address("10.96.0.7")
+    kernel.refuse = lambda message: bad in message.body
+    backend = NftablesBackend(Family.IPV4, ModeOptions(), lambda _: kernel)
+    engine = Engine(
+        backend, node(), clock=FakeClock(), listener=Heard(), clean_conntrack=FakeConntrack()
+    )
+    for number in range(20):
+        name = f"default/svc-{number}"
+        engine.pipeline.store.set_service(service(name, cluster_ip=f"10.96.0.{number}"))
+        engine.pipeline.store.set_slice(endpoint_slice(name, pods(2), slice_name=f"s{number}"))
+    report = await engine.round()
+    assert [failure.owner for failure in report.failures] == ["default/svc-7:http/TCP"]
+    assert len(kernel.elements("kube-proxy", "service-ips")) == 19
+    kernel.refuse = lambda message: False
+    assert (await engine.round()).is_success
+    assert len(kernel.elements("kube-proxy", "service-ips")) == 20
 
 
 async def test_a_missing_table_is_drift() -> None:

@@ -9,7 +9,7 @@ other data. Tests hand it to the sink in place of a socket.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct, field
 
@@ -64,6 +64,8 @@ class FakeNft:
         self.family = family
         self.commits = 0
         self.bytes_sent = 0
+        self.refuse: Callable[[Message], bool] = lambda message: False
+        """Messages to refuse with "invalid argument", whatever they say."""
         self._tables: dict[str, _Table] = {}
 
     @property
@@ -94,6 +96,7 @@ class FakeNft:
 
     def _apply(self, message: Message) -> None:
         kind = message.type & 0xFF
+        _need(not self.refuse(message), errno.EINVAL)
         if kind == nft.NEWTABLE:
             info = nft.parse_table(message)
             self._tables.setdefault(info.name, _Table(info))
