@@ -8,6 +8,7 @@ passes the cut-off is reported as "more than" and ends that measure.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from kubeproxy.bench.cluster import SPARE, SPARE_SERVICES, Cluster, in_parallel
+from kubeproxy.bench.cluster import PARALLEL, SPARE, SPARE_SERVICES, Cluster, in_parallel
 from kubeproxy.bench.commits import CommitClock
 from kubeproxy.bench.events import told_events
 from kubeproxy.bench.moments import Moments
@@ -25,7 +26,6 @@ from kubeproxy.bench.records import Measurement, Size
 _LOOK_SECONDS = 0.25
 _CALM_LOOKS = 5
 """Longer in all than the minSyncPeriod, so that a sync which is merely held back is not missed."""
-_CALM_CPU_SECONDS = 0.03
 ROLLING_SERVICES = 100
 ROLLING_WAVES = 10
 
@@ -105,19 +105,16 @@ class Session:
     async def _settle(self, limit_seconds: float, *, needs_sync: bool = False) -> bool:
         """Wait until the proxy neither commits nor works any more; False if the limit passes."""
         deadline = time.monotonic() + limit_seconds
-        before = (self._proxy.usage().cpu_seconds, len(self._clock))
         calm = 0
         while calm < _CALM_LOOKS:
             if time.monotonic() > deadline:
                 return False
+            cpu_seconds, commits = self._proxy.usage().cpu_seconds, len(self._clock)
             await asyncio.sleep(_LOOK_SECONDS)
-            after = (self._proxy.usage().cpu_seconds, len(self._clock))
-            is_busy = after[0] - before[0] > _CALM_CPU_SECONDS or after[1] != before[1]
+            is_busy = self._proxy.is_at_work(cpu_seconds) or len(self._clock) != commits
             if not is_busy and needs_sync:
-                is_busy = not self._proxy.is_synced()
-                needs_sync = is_busy
+                is_busy = needs_sync = not self._proxy.is_synced()
             calm = 0 if is_busy else calm + 1
-            before = (self._proxy.usage().cpu_seconds, len(self._clock))
         return True
 
     # --- single changes ---
@@ -210,32 +207,32 @@ class Session:
         await self._restore(services)
 
     async def churn(self) -> None:
-        """Endpoint changes all over the cluster at a steady rate."""
-        count = int(self._limits.churn_rate * self._limits.churn_seconds)
-        touched: set[int] = set()
+        """Endpoint changes all over the cluster, at a steady rate if the API server takes it."""
+        limits, name = self._limits, f"churn of {self._limits.churn_rate} changes/s"
+        touched: list[int] = []
         began = time.monotonic()
-        await self._measure_many(
-            f"churn of {count} changes", self._churn(count, began, touched), is_rated=count
-        )
-        await self._restore(touched)
+        await self._measure_many(name, self._churn(began, touched))
+        self.note(f"{name}, taken", len(touched) / limits.churn_seconds, "changes/s")
+        await self._restore(set(touched))
 
-    async def _churn(self, count: int, began: float, touched: set[int]) -> None:
-        numbers = iter(range(count))
+    async def _churn(self, began: float, touched: list[int]) -> None:
+        numbers = itertools.count()
         async with asyncio.TaskGroup() as group:
-            for _ in range(64):
+            for _ in range(PARALLEL):
                 group.create_task(self._churn_worker(numbers, began, touched))
 
-    async def _churn_worker(self, numbers: Iterator[int], began: float, touched: set[int]) -> None:
+    async def _churn_worker(self, numbers: Iterator[int], began: float, touched: list[int]) -> None:
         for number in numbers:
-            early = began + number / self._limits.churn_rate - time.monotonic()
-            if early > 0:
-                await asyncio.sleep(early)
+            due = max(began + number / self._limits.churn_rate, time.monotonic())
+            if due > began + self._limits.churn_seconds:
+                return
+            await asyncio.sleep(due - time.monotonic())
             index = number * 7919 % self.size.services
-            touched.add(index)
+            touched.append(index)
             first = SPARE + number % 32
             await self._cluster.set_slots(index, (first, *range(1, self.size.endpoints)))
 
-    async def _measure_many(self, name: str, work: Awaitable[None], *, is_rated: int = 0) -> None:
+    async def _measure_many(self, name: str, work: Awaitable[None]) -> None:
         before = self._proxy.usage().cpu_seconds
         began = time.monotonic()
         await work
@@ -243,10 +240,6 @@ class Session:
         limit = self._limits.cutoff_seconds
         is_calm = await self._settle(limit)
         last = max(self._clock.since(began), default=None)
-        if is_rated:
-            self.note(
-                f"{name}, taken by the API server", is_rated / (answered - began), "changes/s"
-            )
         if not is_calm or last is None:
             self.note(f"{name}, lag at the end", limit * 1000, "ms", is_limit=True)
             return

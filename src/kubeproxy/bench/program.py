@@ -6,6 +6,7 @@ programs have under the same name. That page is never asked how long anything to
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -29,6 +30,8 @@ _SYNCED = re.compile(
     rb"^kubeproxy_sync_proxy_rules_last_timestamp_seconds\{[^}]*IPv4[^}]*\} ([0-9.e+]+)$", re.M
 )
 _STOP_SECONDS = 10.0
+_BUSY_SECONDS = 0.03
+"""Processor time between two looks; less is housekeeping."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -79,6 +82,14 @@ class RunningProxy:
         status = (folder / "status").read_text()
         return Usage(ticks / _TICKS, _megabytes(status, "VmRSS"), _megabytes(status, "VmHWM"))
 
+    def is_at_work(self, cpu_seconds_before: float) -> bool:
+        """Has it used the processor since, or does a tool it started still run?
+
+        A tool's processor time is only known when it has ended, so its mere existence counts.
+        """
+        is_busy = self.usage().cpu_seconds - cpu_seconds_before > _BUSY_SECONDS
+        return is_busy or has_children(self._process.pid)
+
     def is_synced(self) -> bool:
         """Has it finished a sync of IPv4?"""
         self.require_alive()
@@ -92,6 +103,10 @@ class RunningProxy:
                 f"the proxy under test ended with code {self._process.returncode}: "
                 + " / ".join(words)
             )
+
+    def wait(self, limit_seconds: float) -> None:
+        """Wait until it has ended by itself."""
+        self._process.wait(limit_seconds)
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
@@ -116,6 +131,16 @@ class RunningProxy:
             except OSError:
                 return b""
             return b"".join(parts)
+
+
+def has_children(pid: int) -> bool:
+    """Does some thread of this process wait for another process?"""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        # A thread may end between the listing and the look at it.
+        with contextlib.suppress(OSError):
+            if (task / "children").read_text().strip():
+                return True
+    return False
 
 
 def _megabytes(status: str, field: str) -> float:
