@@ -14,6 +14,7 @@ from kubeproxy.bench.records import (
     Size,
     fit_exponent,
     growth,
+    merge,
     parse_size,
     read_results,
     summarise,
@@ -114,6 +115,18 @@ def test_growth_leaves_out_what_was_cut_off_and_other_shapes() -> None:
     (line,) = growth(found)
     assert line.ours == pytest.approx(1)
     assert line.upstream == pytest.approx(2)
+
+
+def test_a_later_run_of_a_part_keeps_the_others() -> None:
+    """What was measured again is replaced, the rest stays, growth is fitted over both."""
+    small, large = Size(1000), Size(10000)
+    old_records = summarise([*measured(OURS, 1, size=small), *measured(OURS, 99, size=large)])
+    new_records = summarise(measured(OURS, 10, size=large))
+    old = Results("then", {}, {}, old_records, notes=("a",))
+    merged = merge(old, Results("now", {}, {}, new_records, notes=("b",)))
+    assert [record.ours for record in merged.records] == [1, 10]
+    assert merged.growth[0].ours == pytest.approx(1)
+    assert merged.notes == ("a", "b")
 
 
 def test_results_survive_the_file(tmp_path: Path) -> None:

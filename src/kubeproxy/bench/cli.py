@@ -37,6 +37,7 @@ def _sizes(
 @click.option("--churn", type=float, default=10.0, show_default=True, help="seconds of churn")
 @click.option("--upstream-up-to", type=int, default=1_000_000, help="services")
 @click.option("--output", type=click.Path(path_type=Path), default=_DEFAULT_OUTPUT)
+@click.option("--keep", is_flag=True, help="keep what the output file holds of other parts")
 @click.option("--docs", type=click.Path(path_type=Path), help="write benchmarks.md and charts here")
 @click.option("--from", "source", type=click.Path(exists=True, path_type=Path), help="old results")
 def bench(
@@ -52,6 +53,7 @@ def bench(
     churn: float,
     upstream_up_to: int,
     output: Path,
+    keep: bool,
     docs: Path | None,
     source: Path | None,
 ) -> None:
@@ -86,6 +88,6 @@ def bench(
             with_data=part in ("all", "data"),
             with_modes=part in ("all", "modes"),
         )
-        results = command.compare(console, options, output)
+        results = command.compare(console, options, output, keep=keep)
     if docs:
         command.document(console, results, docs)

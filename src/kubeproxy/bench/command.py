@@ -11,7 +11,7 @@ from rich.markup import escape
 from kubeproxy.backends.registry import mode_names
 from kubeproxy.bench.document import format_number, write_document
 from kubeproxy.bench.growth import GrowthRow, mode_growth
-from kubeproxy.bench.records import Measurement, Results, Size, write_results
+from kubeproxy.bench.records import Measurement, Results, Size, merge, read_results, write_results
 from kubeproxy.bench.run import Options, Told, run_benchmark
 from kubeproxy.bench.show import growth_table, results_table
 
@@ -35,8 +35,11 @@ def check_growth(
     return not grown
 
 
-def compare(console: Console, options: Options, output: Path) -> Results:
-    """The side-by-side benchmark, with progress; its results are written and shown."""
+def compare(console: Console, options: Options, output: Path, *, keep: bool) -> Results:
+    """The side-by-side benchmark, with progress; its results are written and shown.
+
+    With `keep`, what the output file holds of other parts stays.
+    """
     with console.status("starting etcd and kube-apiserver") as status:
 
         def now(text: str) -> None:
@@ -50,6 +53,8 @@ def compare(console: Console, options: Options, output: Path) -> Results:
                 console.print(escape(text), highlight=False)
 
         results = run_benchmark(options, Told(now, found))
+    if keep and output.exists():
+        results = merge(read_results(output), results)
     write_results(output, results)
     show(console, results)
     console.print(f"The records are in {output}.")

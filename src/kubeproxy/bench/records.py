@@ -201,6 +201,27 @@ def _points(
     ]
 
 
+def merge(old: Results, new: Results) -> Results:
+    """A later run of some parts, with what an earlier one found of the others."""
+    measured = {(r.mode, r.name, r.size) for r in new.records}
+    kept = [r for r in old.records if (r.mode, r.name, r.size) not in measured]
+    records = tuple(sorted((*kept, *new.records), key=_place))
+    again = {found.mode for found in new.figures}
+    return Results(
+        started_at=f"{old.started_at}; {new.started_at}",
+        machine=new.machine,
+        options=new.options,
+        records=records,
+        growth=growth(records),
+        notes=(*old.notes, *new.notes),
+        figures=(*(f for f in old.figures if f.mode not in again), *new.figures),
+    )
+
+
+def _place(record: Record) -> tuple[str, Size]:
+    return record.mode, parse_size(record.size)
+
+
 def write_results(path: Path, results: Results) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
 
