@@ -68,6 +68,7 @@ def bench(
     from kubeproxy.bench.control import Limits
     from kubeproxy.bench.records import read_results
     from kubeproxy.bench.run import Options
+    from kubeproxy.bench.user_mode import IpvsEffort
 
     console = Console()
     if quick:
@@ -84,6 +85,7 @@ def bench(
             budget_seconds=budget * 60,
             upstream_services=upstream_up_to,
             limits=Limits(cutoff_seconds=cutoff, samples=samples, churn_seconds=churn),
+            ipvs=IpvsEffort(rounds=rounds, samples=samples, cutoff_seconds=cutoff),
             with_control=part in ("all", "control"),
             with_data=part in ("all", "data"),
             with_modes=part in ("all", "modes"),
