@@ -84,6 +84,35 @@ def test_one_changed_endpoint_costs_the_same_in_any_cluster(change: list[Endpoin
     assert len(costs[0]) == 1
 
 
+def labels(batches: list[Batch]) -> set[str]:
+    found: set[str] = set()
+    for batch in batches:
+        assert isinstance(batch.payload, nft.Batch)
+        found.update(batch.payload.labels)
+    return found
+
+
+def test_services_of_common_size_bring_no_rule() -> None:
+    """A rule would make the kernel check the whole table again."""
+    cluster = Cluster()
+    for count in (1, 11, 32, 31):
+        cluster.set(1, pods(count))
+        assert all(label.startswith("elements of") for label in labels(cluster.apply()))
+
+
+def test_an_uncommon_class_comes_with_its_first_service_and_goes_with_its_last() -> None:
+    """Nothing is left behind for whoever reads the table."""
+    cluster = Cluster()
+    cluster.set(1, pods(40))
+    assert "chain pick-40" in labels(cluster.apply())
+    cluster.set(2, pods(40))
+    assert "chain pick-40" not in labels(cluster.apply())
+    cluster.set(1, pods(3))
+    cluster.set(2, pods(3))
+    assert "chain pick-40" in labels(cluster.apply())
+    assert "pick-40" not in {chain.name for chain in cluster.kernel.chains("kube-proxy")}
+
+
 def test_only_the_slots_that_differ_are_sent() -> None:
     """The last endpoint of ten replaced: one element out, one in."""
     cluster = Cluster()

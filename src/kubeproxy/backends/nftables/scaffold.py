@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from kubeproxy.backends.base import Fragment, Item, Value
 from kubeproxy.backends.nftables import names, rules
+from kubeproxy.backends.nftables.classes import ClassContext, pick_class
 from kubeproxy.backends.nftables.names import FamilyLayout, layout_of, pack_address
 from kubeproxy.backends.nftables.rules import rule
 from kubeproxy.backends.nftables.types import (
@@ -66,6 +67,13 @@ SCAFFOLD_CHAINS = frozenset(
 )
 """The regular chains that always exist."""
 
+COMMON_CLASSES = range(1, 33)
+"""Numbers of endpoints whose class always exists.
+
+A new rule makes the kernel check every jump of the table again, 20 ms or more with 10,000
+services; so a service that scales within these bounds must not be the one that brings a rule.
+"""
+
 _MAP = 0x8
 _VERDICT_TYPE = 0xFFFFFF00
 _PROTOCOL_TYPE, _SERVICE_TYPE, _MARK_TYPE = 12, 13, 19
@@ -79,6 +87,9 @@ def scaffold(node: NodeFacts, mark: int) -> Fragment:
     items |= {SetItem(name): spec for name, spec in set_specs(layout).items()}
     items |= {ChainItem(name): _base_chain(name, hook) for name, hook in BASE_CHAINS.items()}
     items |= {ChainItem(name): chain for name, chain in _regular_chains(layout, node, mark)}
+    context = ClassContext(layout, node.detector, mark)
+    for count in COMMON_CLASSES:
+        items.update(pick_class(context, count).chains)
     if not node.node_ports_match_all:
         items |= _node_port_addresses(layout, node)
     return items
