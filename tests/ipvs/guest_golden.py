@@ -222,10 +222,6 @@ def capture(proxy: GoldenProxy, before: dict[str, str | None]) -> dict[str, obje
     state: dict[str, object] = {
         "sysctl": [f"{name} {old} {find_sysctl(name)}" for name, old in before.items()],
         "timeouts": _timeouts(),
-        "no_local": {
-            family.value: [report.no_local_internal, report.no_local_external]
-            for family, report in proxy.listener.reports.items()
-        },
     }
     sets = _sets()
     servers, connections = _servers()

@@ -106,6 +106,23 @@ def places(line: str) -> tuple[str, str, str]:
     return value["--vaddr"], value["--vport"], value["--vproto"].replace("tcp", "6")
 
 
+METRIC = "kubeproxy_sync_proxy_rules_no_local_endpoints_total"
+
+
+@pytest.mark.parametrize(("case", "family"), cases("ipvs"))
+def test_services_without_local_endpoints_are_counted(
+    case: GoldenCase, family: Family, tmp_path: Path
+) -> None:
+    proxy = GoldenProxy(case, tmp_path, StoppedClock())
+    pipeline = proxy.engines[family].pipeline
+    pipeline.recompute()
+    counted = {"internal": pipeline.no_local_internal, "external": pipeline.no_local_external}
+    lines = (case.expected("metrics") or "").splitlines()
+    for policy, count in counted.items():
+        name = f'{METRIC}{{ip_family="{family.value}",traffic_policy="{policy}"}}'
+        assert f"{name} {count}" in lines
+
+
 def test_the_description_has_all_parts(tmp_path: Path) -> None:
     """What `kpctl render` prints can be fed to ipvsadm, ipset and iptables-restore."""
     proxy = GoldenProxy(load_case(ROOT / "lb-source-ranges"), tmp_path, StoppedClock())
