@@ -198,7 +198,9 @@ class Proxies:
         return self._directory / f"{node}.log"
 
     def _failure(self, node: str, what: str) -> ProxyFailed:
-        tail = "\n".join(self.log(node).splitlines()[-15:])
+        # Which flags it was given is known; why it stopped is what matters.
+        said = [line for line in self.log(node).splitlines() if "] FLAG: --" not in line]
+        tail = "\n".join(said[-15:])
         return ProxyFailed(f"kube-proxy on {node} {what}; it last said:\n{tail}")
 
 
