@@ -7,8 +7,8 @@ was complete; neither program is asked anything. Answers are plain values: they 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -28,12 +28,15 @@ from kubeproxy.bench.cluster import (
     slice_name,
 )
 from kubeproxy.kernel.ipset import Ipset
+from kubeproxy.kernel.ipvs import Ipvs
 from kubeproxy.testing.fake_api import FakeApi
 
 NODE_IP = "192.0.2.10"
 _CLUSTER_IP_SET = "KUBE-CLUSTER-IP"
 _TABLE = Path("/proc/net/ip_vs")
-_TCP = "TCP"
+_LOOK_SECONDS = 0.002
+_PAUSE_SECONDS = 1.5
+"""Between changes: longer than the minSyncPeriod of both programs."""
 _KUBECONFIG = """apiVersion: v1
 kind: Config
 current-context: main
@@ -67,7 +70,7 @@ async def _measure(
         process = _start(command, kubeconfig)
         try:
             lines = services * (1 + endpoints)
-            cold = await _until(lambda: _is_complete(lines, services), 0.05, limit_seconds)
+            cold = await _until(lambda: _is_complete(lines, services), limit_seconds)
             await asyncio.sleep(3)
             usage = _usage(process.pid)
             changes: list[float | None] = []
@@ -103,15 +106,16 @@ def _start(command: Sequence[str], kubeconfig: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen([*command, *flags], stdout=log, stderr=log)
 
 
-async def _until(
-    is_true: Callable[[], bool], pause_seconds: float, limit_seconds: float
-) -> float | None:
-    """The moment at which it was first found true; the API server works meanwhile."""
+async def _until(is_true: Callable[[], bool], limit_seconds: float) -> float | None:
+    """The moment at which it was first found true; the API server works meanwhile.
+
+    Looking may be dear: it gets a third of the time at most, for there is but one processor.
+    """
     deadline = time.monotonic() + limit_seconds
-    while time.monotonic() < deadline:
+    while (began := time.monotonic()) < deadline:
         if is_true():
             return time.monotonic()
-        await asyncio.sleep(pause_seconds)
+        await asyncio.sleep(max(_LOOK_SECONDS, 2 * (time.monotonic() - began)))
     return None
 
 
@@ -126,25 +130,19 @@ def _is_complete(lines: int, services: int) -> bool:
 
 async def _replace(api: FakeApi, index: int, endpoints: int, limit_seconds: float) -> float | None:
     """One endpoint gives way to another: seconds from the change to the new one being there."""
-    await asyncio.sleep(1.5)
-    wanted = f"{_hex_address(pod_ip(index, SPARE))}:"
-    slots = (SPARE, *range(1, endpoints))
-    changed = time.monotonic()
+    await asyncio.sleep(_PAUSE_SECONDS)
+    wanted, slots = pod_ip(index, SPARE), (SPARE, *range(1, endpoints))
     patch: dict[str, object] = {"endpoints": endpoints_json(index, slots)}
-    await api.patch("endpointslices", "default", slice_name(index), patch)
-    found = await _until(lambda: wanted in _real_servers(cluster_ip(index)), 0.002, limit_seconds)
+    with Ipvs() as table:
+
+        def is_there() -> bool:
+            found = table.destinations(socket.IPPROTO_TCP, cluster_ip(index), SERVICE_PORT)
+            return any(destination.address == wanted for destination in found)
+
+        changed = time.monotonic()
+        await api.patch("endpointslices", "default", slice_name(index), patch)
+        found = await _until(is_there, limit_seconds)
     return None if found is None else found - changed
-
-
-def _real_servers(address: str) -> str:
-    """The kernel's lines about one virtual server."""
-    head = f"{_TCP}  {_hex_address(address)}:{SERVICE_PORT:04X} "
-    _, _, after = _TABLE.read_text().partition(head)
-    return after.partition(f"\n{_TCP} ")[0]
-
-
-def _hex_address(address: str) -> str:
-    return f"{int(ipaddress.ip_address(address)):08X}"
 
 
 def _usage(pid: int) -> dict[str, float]:
