@@ -1,0 +1,93 @@
+"""The mode's sets and rules on this host's own kernel, with both kinds of iptables.
+
+IPVS itself is not needed for them; what is read back must be what was written, or every reading
+of the kernel would rewrite the rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from kubeproxy.backends.base import SCAFFOLD, Change, Fragment, Item, Sink, Value
+from kubeproxy.backends.ipvs.kernel import KernelTables
+from kubeproxy.backends.ipvs.render import RenderSettings, render_plan, render_scaffold
+from kubeproxy.backends.ipvs.rules import scope
+from kubeproxy.backends.ipvs.sets import SetSink
+from kubeproxy.backends.netfilter.sink import NetfilterSink
+from kubeproxy.backends.netfilter.xtables import Xtables
+from kubeproxy.facts.ids import Family, Protocol
+from kubeproxy.testing.builders import endpoint, node, plans, port, service
+
+RunInNamespace = Callable[[Callable[[], object]], object]
+
+SERVICES = (
+    service(
+        ports=[port(node_port=30080), port(81, name="u", protocol=Protocol.UDP, node_port=30081)]
+    ),
+    service(
+        "default/sctp", ports=[port(protocol=Protocol.SCTP, node_port=30082)], external_local=True
+    ),
+    service(
+        "default/lb",
+        cluster_ip="10.96.0.11",
+        load_balancer_ips=["198.51.100.7"],
+        source_ranges=["192.0.2.0/24", "203.0.113.7/32"],
+        external_local=True,
+        health_check_node_port=32000,
+    ),
+)
+
+
+def wanted(family: Family) -> Fragment:
+    settings = RenderSettings(family)
+    here = node(family)
+    items: dict[Item, Value] = dict(render_scaffold(here, settings))
+    for facts in SERVICES:
+        for plan in plans(facts, [endpoint("10.244.1.5", local=True)], here):
+            items |= render_plan(plan, here, settings)
+    return items
+
+
+async def apply(sink: Sink, items: Mapping[Item, Value], *, is_removal: bool = False) -> None:
+    mine = {item: value for item, value in items.items() if isinstance(item, sink.item_types)}
+    changes = [
+        Change(SCAFFOLD, item, value if is_removal else None, None if is_removal else value)
+        for item, value in mine.items()
+    ]
+    for batch in sink.compile(changes):
+        await sink.apply(batch)
+
+
+async def differing(sink: Sink, items: Mapping[Item, Value]) -> list[Item]:
+    found = await sink.read()
+    mine = {item: value for item, value in items.items() if isinstance(item, sink.item_types)}
+    return [item for item in mine.keys() | found.keys() if mine.get(item) != found.get(item)]
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+def test_what_is_read_is_what_was_written(in_namespace: RunInNamespace, variant: str) -> None:
+    """With all services, and again after their rules were taken out one by one."""
+
+    async def steps() -> tuple[list[Item], list[Item], list[Item]]:
+        family = Family.IPV4
+        items = wanted(family)
+        tables = KernelTables()
+        sets = SetSink(tables, family)
+        rules = NetfilterSink(Xtables(family, variant=variant), scope(family))
+        await rules.read()
+        await apply(sets, items)
+        await apply(rules, items)
+        fresh = NetfilterSink(Xtables(family, variant=variant), scope(family))
+        result = (await differing(sets, items), await differing(fresh, items))
+        without = render_scaffold(node(family), RenderSettings(family))
+        services = {item: value for item, value in items.items() if item not in without}
+        await apply(fresh, services, is_removal=True)
+        left = await differing(fresh, without)
+        tables.close()
+        return (*result, left)
+
+    assert in_namespace(lambda: asyncio.run(steps())) == ([], [], [])
