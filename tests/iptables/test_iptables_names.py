@@ -34,10 +34,12 @@ def port(namespace: str, name: str, port_name: str, protocol: Protocol) -> Servi
 )
 def test_service_chains_have_upstreams_names(who: ServicePortId, expected: str) -> None:
     """Name and protocol are hashed; the kind of chain is the prefix."""
-    assert names.cluster_chain(who) == f"KUBE-SVC-{expected}"
-    assert names.local_chain(who) == f"KUBE-SVL-{expected}"
-    assert names.external_chain(who) == f"KUBE-EXT-{expected}"
-    assert names.firewall_chain(who) == f"KUBE-FW-{expected}"
+    assert names.service_chains(who) == (
+        f"KUBE-SVC-{expected}",
+        f"KUBE-SVL-{expected}",
+        f"KUBE-EXT-{expected}",
+        f"KUBE-FW-{expected}",
+    )
 
 
 def test_endpoint_chains_have_upstreams_names() -> None:

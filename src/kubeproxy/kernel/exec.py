@@ -3,13 +3,17 @@
 Why: every tool call of the program takes the same care. Promise: a call ends within its time, or
 the process is killed; a tool that is not installed is named together with the package that has
 it; cancelling the caller kills the tool too. Leaves to others: what a status means.
+
+Input and output are files in memory rather than pipes: a restore of a whole cluster is 16 MB, and
+neither the tool nor our event loop should wait for the other in pieces of 64 kB.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -65,34 +69,55 @@ async def run_tool(
     Raises ToolMissing if it is not there, Drifted if it had to be killed: what it did until then
     is unknown.
     """
-    process = await _start(argv)
+    with _memory(stdin) as given, _memory() as said, _memory() as complained:
+        process = await _start(argv, given, said, complained)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                status = await process.wait()
+        except TimeoutError:
+            await _kill(process)
+            raise Drifted(
+                f"{argv[0]} did not end within {timeout_seconds:g} s and was killed; "
+                "what it changed is unknown"
+            ) from None
+        except BaseException:
+            await _kill(process)
+            raise
+        return Completed(tuple(argv), status, _content(said), _content(complained))
+
+
+@contextlib.contextmanager
+def _memory(content: bytes = b"") -> Iterator[int]:
+    """A file in memory that holds `content`, positioned at its start."""
+    handle = os.memfd_create("tool", os.MFD_CLOEXEC)
     try:
-        async with asyncio.timeout(timeout_seconds):
-            stdout, stderr = await process.communicate(stdin)
-    except TimeoutError:
-        await _kill(process)
-        raise Drifted(
-            f"{argv[0]} did not end within {timeout_seconds:g} s and was killed; "
-            "what it changed is unknown"
-        ) from None
-    except BaseException:
-        await _kill(process)
-        raise
-    return Completed(
-        argv=tuple(argv),
-        status=process.returncode or 0,
-        stdout=stdout.decode(errors="replace"),
-        stderr=stderr.decode(errors="replace"),
-    )
+        written = memoryview(content)
+        while written:
+            written = written[os.write(handle, written) :]
+        os.lseek(handle, 0, os.SEEK_SET)
+        yield handle
+    finally:
+        os.close(handle)
 
 
-async def _start(argv: Sequence[str]) -> asyncio.subprocess.Process:
+def _content(handle: int) -> str:
+    size = os.fstat(handle).st_size
+    parts: list[bytes] = []
+    while size > 0 and (part := os.pread(handle, size, sum(map(len, parts)))):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts).decode(errors="replace")
+
+
+async def _start(
+    argv: Sequence[str], stdin: int, stdout: int, stderr: int
+) -> asyncio.subprocess.Process:
     try:
         return await asyncio.create_subprocess_exec(
             *argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
             # Ctrl-C at the terminal is for us; a half-done restore would be worse than a late one.
             start_new_session=True,
         )
@@ -108,5 +133,5 @@ async def _start(argv: Sequence[str]) -> asyncio.subprocess.Process:
 async def _kill(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.kill()
-    # The process dies at once, so this wait is short; it also collects the pipes.
+    # The process dies at once, so this wait is short.
     await process.wait()

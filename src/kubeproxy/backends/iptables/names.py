@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from hashlib import sha256
+from typing import NamedTuple
 
 from kubeproxy.facts.ids import ServicePortId
 
@@ -36,30 +36,34 @@ def _hashed(text: str) -> str:
     They are the digest's first 80 bits, taken here ten at a time: a cold start asks for one name
     per endpoint, and the library's encoder would be its largest cost.
     """
-    bits = int.from_bytes(sha256(text.encode()).digest()[:10], "big")
-    return "".join([_PAIRS[bits >> shift & 1023] for shift in range(70, -1, -10)])
+    digest = sha256(text.encode()).digest()
+    high, low = int.from_bytes(digest[:5], "big"), int.from_bytes(digest[5:10], "big")
+    pairs = _PAIRS
+    return (
+        f"{pairs[high >> 30]}{pairs[high >> 20 & 1023]}{pairs[high >> 10 & 1023]}"
+        f"{pairs[high & 1023]}{pairs[low >> 30]}{pairs[low >> 20 & 1023]}"
+        f"{pairs[low >> 10 & 1023]}{pairs[low & 1023]}"
+    )
 
 
-@lru_cache(maxsize=4096)
-def service_hash(port: ServicePortId) -> str:
-    """What the chains of one service port have in common; the same in both families."""
-    return _hashed(port.label + port.protocol.lower_name)
+class ServiceChains(NamedTuple):
+    """The chains of one service port; the same in both families."""
+
+    cluster: str
+    local: str
+    external: str
+    firewall: str
 
 
-def cluster_chain(port: ServicePortId) -> str:
-    return f"KUBE-SVC-{service_hash(port)}"
-
-
-def local_chain(port: ServicePortId) -> str:
-    return f"KUBE-SVL-{service_hash(port)}"
-
-
-def firewall_chain(port: ServicePortId) -> str:
-    return f"KUBE-FW-{service_hash(port)}"
-
-
-def external_chain(port: ServicePortId) -> str:
-    return f"KUBE-EXT-{service_hash(port)}"
+def service_chains(port: ServicePortId) -> ServiceChains:
+    """All share one hash of name and protocol."""
+    common = _hashed(port.label + port.protocol.lower_name)
+    return ServiceChains(
+        cluster=f"KUBE-SVC-{common}",
+        local=f"KUBE-SVL-{common}",
+        external=f"KUBE-EXT-{common}",
+        firewall=f"KUBE-FW-{common}",
+    )
 
 
 def endpoint_chains(port: ServicePortId, endpoints: Iterable[str]) -> dict[str, str]:

@@ -29,40 +29,35 @@ class _Context(Struct, frozen=True, gc=False):
     label: str
     protocol: str
     """`-m tcp -p tcp`, in upstream's order."""
-    service_chain: str
-    local_chain: str
-    external_chain: str
-    firewall_chain: str
-
-    @property
-    def has_firewall(self) -> bool:
-        return self.plan.has_endpoints and any(f.source_ranges for f in self.plan.frontends)
+    chains: names.ServiceChains
+    has_firewall: bool
 
     @property
     def load_balancer_chain(self) -> str:
-        return self.firewall_chain if self.has_firewall else self.external_chain
+        return self.chains.firewall if self.has_firewall else self.chains.external
 
     @property
     def internal_chain(self) -> str:
-        return self.local_chain if self.plan.is_internal_policy_local else self.service_chain
+        is_local = self.plan.is_internal_policy_local
+        return self.chains.local if is_local else self.chains.cluster
 
 
 def render_items(plan: ServicePlan, node: NodeFacts, settings: Settings) -> dict[Item, Value]:
     """The items one service port wants."""
-    port = plan.id
-    protocol = port.protocol.lower_name
+    protocol = plan.id.protocol.lower_name
     context = _Context(
         plan=plan,
         node=node,
         settings=settings,
-        label=port.label,
+        label=plan.id.label,
         protocol=f"-m {protocol} -p {protocol}",
-        service_chain=names.cluster_chain(port),
-        local_chain=names.local_chain(port),
-        external_chain=names.external_chain(port),
-        firewall_chain=names.firewall_chain(port),
+        chains=names.service_chains(plan.id),
+        has_firewall=plan.has_endpoints and any(f.source_ranges for f in plan.frontends),
     )
-    return {**_sections(context), **_chains(context)}
+    items: dict[Item, Value] = {}
+    _add_sections(items, context)
+    _add_chains(items, context)
+    return items
 
 
 def section_key(port: ServicePortId) -> SortKey:
@@ -74,24 +69,28 @@ def _health_key(port: ServicePortId) -> SortKey:
     return (port.namespace, port.name, port.port, "TCP")
 
 
-def _sections(context: _Context) -> dict[Item, Value]:
+def _add_sections(items: dict[Item, Value], context: _Context) -> None:
     """The service port's rules in chains it shares with all others."""
-    key = section_key(context.plan.id)
-    health = _health_key(context.plan.id)
-    found = (
-        ("filter", names.SERVICES, key, _internal_refusals(context)),
-        ("filter", names.EXTERNAL_SERVICES, key, _external_refusals(context)),
-        ("filter", names.PROXY_FIREWALL, key, _firewall_drops(context)),
-        ("filter", names.NODE_PORTS, health, _health_check(context)),
-        ("nat", names.SERVICES, key, _dispatch(context)),
-        ("nat", names.NODE_PORTS, key, _node_port_dispatch(context)),
-    )
-    items: dict[Item, Value] = {}
-    for table, chain, order, specs in found:
+    plan = context.plan
+    key = section_key(plan.id)
+
+    def add(table: str, chain: str, specs: Iterator[str], order: SortKey = key) -> None:
         some = rules(chain, specs)
         if some.text:
             items[Section(table, chain, order)] = some
-    return items
+
+    if not plan.has_internal:
+        add("filter", names.SERVICES, _internal_refusals(context))
+    if not plan.has_external:
+        add("filter", names.EXTERNAL_SERVICES, _external_refusals(context))
+    if context.has_firewall:
+        add("filter", names.PROXY_FIREWALL, _firewall_drops(context))
+    if plan.health_check_node_port:
+        add("filter", names.NODE_PORTS, _health_check(context), _health_key(plan.id))
+    if plan.has_endpoints:
+        add("nat", names.SERVICES, _dispatch(context))
+    if plan.has_endpoints and plan.node_port:
+        add("nat", names.NODE_PORTS, _node_port_dispatch(context))
 
 
 def _to(context: _Context, frontend: Frontend) -> str:
@@ -106,16 +105,12 @@ def _refusal(context: _Context) -> tuple[str, str]:
 
 
 def _internal_refusals(context: _Context) -> Iterator[str]:
-    if context.plan.has_internal:
-        return
     comment, target = _refusal(context)
     for frontend in context.plan.frontends_of(FrontendKind.CLUSTER_IP):
         yield f"-m comment --comment {comment} {_to(context, frontend)} -j {target}"
 
 
 def _external_refusals(context: _Context) -> Iterator[str]:
-    if context.plan.has_external:
-        return
     comment, target = _refusal(context)
     for frontend in context.plan.frontends:
         if frontend.kind is FrontendKind.NODE_PORT:
@@ -128,9 +123,7 @@ def _external_refusals(context: _Context) -> Iterator[str]:
 
 
 def _firewall_drops(context: _Context) -> Iterator[str]:
-    if not context.has_firewall:
-        return
-    comment = f'"{context.label} traffic not accepted by {context.firewall_chain}"'
+    comment = f'"{context.label} traffic not accepted by {context.chains.firewall}"'
     for frontend in context.plan.frontends_of(FrontendKind.LOAD_BALANCER):
         yield f"-m comment --comment {comment} {_to(context, frontend)} -j DROP"
 
@@ -138,9 +131,8 @@ def _firewall_drops(context: _Context) -> Iterator[str]:
 def _health_check(context: _Context) -> Iterator[str]:
     """Once per port of the Service, although one rule would do: upstream's quirk, kept."""
     port = context.plan.health_check_node_port
-    if port:
-        comment = f'"{context.label} health check node port"'
-        yield f"-m comment --comment {comment} -m tcp -p tcp --dport {port} -j ACCEPT"
+    comment = f'"{context.label} health check node port"'
+    yield f"-m comment --comment {comment} -m tcp -p tcp --dport {port} -j ACCEPT"
 
 
 def _dispatch(context: _Context) -> Iterator[str]:
@@ -148,9 +140,9 @@ def _dispatch(context: _Context) -> Iterator[str]:
     for frontend in plan.frontends:
         if frontend.kind is FrontendKind.CLUSTER_IP and plan.has_internal:
             yield _dispatch_rule(context, frontend, "cluster IP", context.internal_chain)
-        elif frontend.kind is FrontendKind.EXTERNAL_IP and plan.has_endpoints:
-            yield _dispatch_rule(context, frontend, "external IP", context.external_chain)
-        elif frontend.kind is FrontendKind.LOAD_BALANCER and plan.has_endpoints:
+        elif frontend.kind is FrontendKind.EXTERNAL_IP:
+            yield _dispatch_rule(context, frontend, "external IP", context.chains.external)
+        elif frontend.kind is FrontendKind.LOAD_BALANCER:
             yield _dispatch_rule(context, frontend, "loadbalancer IP", context.load_balancer_chain)
 
 
@@ -159,8 +151,6 @@ def _dispatch_rule(context: _Context, frontend: Frontend, what: str, chain: str)
 
 
 def _node_port_dispatch(context: _Context) -> Iterator[str]:
-    if not (context.plan.has_endpoints and context.plan.node_port):
-        return
     settings = context.settings
     counted = settings.features.has_localhost_counter and settings.serves_localhost(context.node)
     head = f"-m comment --comment {context.label} {context.protocol}"
@@ -168,29 +158,27 @@ def _node_port_dispatch(context: _Context) -> Iterator[str]:
         if counted:
             yield (
                 f"{head} -d 127.0.0.0/8 --dport {frontend.port} "
-                f"-m nfacct --nfacct-name {names.LOCALHOST_COUNTER} -j {context.external_chain}"
+                f"-m nfacct --nfacct-name {names.LOCALHOST_COUNTER} -j {context.chains.external}"
             )
-        yield f"{head} --dport {frontend.port} -j {context.external_chain}"
+        yield f"{head} --dport {frontend.port} -j {context.chains.external}"
 
 
-def _chains(context: _Context) -> dict[Item, Value]:
+def _add_chains(items: dict[Item, Value], context: _Context) -> None:
     """The chains that belong to the service port alone."""
     plan = context.plan
-    items: dict[Item, Value] = {}
     if plan.has_endpoints and plan.is_externally_accessible:
-        _add(items, context.external_chain, _external(context))
+        _add(items, context.chains.external, _external(context))
     if context.has_firewall:
-        _add(items, context.firewall_chain, _firewall(context))
+        _add(items, context.chains.firewall, _firewall(context))
     chosen = names.endpoint_chains(plan.id, [endpoint.text for endpoint in plan.reachable])
     if plan.uses_cluster_pool and plan.cluster:
-        chain = context.service_chain
+        chain = context.chains.cluster
         _add(items, chain, _pool(context, chain, plan.cluster.endpoints, chosen))
     if plan.uses_local_pool and plan.local:
-        chain = context.local_chain
+        chain = context.chains.local
         _add(items, chain, _pool(context, chain, plan.local.endpoints, chosen))
     for endpoint, (text, chain) in zip(plan.reachable, chosen.items(), strict=True):
         items[Chain("nat", chain)] = _endpoint(context, chain, endpoint.address, text)
-    return items
 
 
 def _add(items: dict[Item, Value], chain: str, specs: Iterator[str]) -> None:
@@ -200,10 +188,10 @@ def _add(items: dict[Item, Value], chain: str, specs: Iterator[str]) -> None:
 def _external(context: _Context) -> Iterator[str]:
     """The EXT chain. It exists even if no frontend leads to it: upstream's quirk, kept."""
     plan, label = context.plan, context.label
-    target = context.service_chain
+    target = context.chains.cluster
     if plan.is_external_policy_local:
         yield from _short_circuit(context)
-        target = context.local_chain
+        target = context.chains.local
     else:
         yield (
             f'-m comment --comment "masquerade traffic for {label} external destinations" '
@@ -215,7 +203,7 @@ def _external(context: _Context) -> Iterator[str]:
 
 def _short_circuit(context: _Context) -> Iterator[str]:
     """Pods of this node and the node itself reach all endpoints, whatever the policy."""
-    label, chain = context.label, context.service_chain
+    label, chain = context.label, context.chains.cluster
     detector = context.node.detector
     if detector.is_implemented:
         yield (
@@ -242,7 +230,7 @@ def _firewall(context: _Context) -> Iterator[str]:
     for source in (*balancers[0].source_ranges, *balancers[0].vip_sources):
         yield (
             f'-m comment --comment "{label} loadbalancer IP" -s {source} '
-            f"-j {context.external_chain}"
+            f"-j {context.chains.external}"
         )
     yield (
         f'-m comment --comment "other traffic to {label} will be dropped by {names.PROXY_FIREWALL}"'

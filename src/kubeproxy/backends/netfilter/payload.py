@@ -176,17 +176,22 @@ def _is_chain_removal(change: Change) -> bool:
 
 def _packed(changes: Sequence[Change], limit: int) -> Iterator[list[Change]]:
     batch: list[Change] = []
-    lines = 0
+    size = 0
     for change in changes:
-        if lines >= limit and batch and batch[-1].owner != change.owner:
+        if size >= limit * _LINE_BYTES and batch[-1].owner != change.owner:
             yield batch
-            batch, lines = [], 0
+            batch, size = [], 0
         batch.append(change)
-        lines += lines_of(change)
+        size += size_of(change)
     if batch:
         yield batch
 
 
-def lines_of(change: Change) -> int:
-    """Input lines a change takes, about."""
-    return 1 + (change.new.count if isinstance(change.new, Rules) else 0)
+_LINE_BYTES = 100
+"""A rule line is about this long."""
+
+
+def size_of(change: Change) -> int:
+    """Input bytes a change takes, about."""
+    new = change.new
+    return _LINE_BYTES + (len(new.text) if isinstance(new, Rules) else 0)

@@ -27,7 +27,7 @@ from kubeproxy.backends.netfilter.items import (
     Section,
     SharedChain,
 )
-from kubeproxy.backends.netfilter.payload import compose, lines_of, split
+from kubeproxy.backends.netfilter.payload import compose, size_of, split
 from kubeproxy.backends.netfilter.shared import SharedContent
 from kubeproxy.backends.netfilter.text import TableText, parse_save
 from kubeproxy.backends.netfilter.xtables import Tables
@@ -121,7 +121,7 @@ class NetfilterSink:
         """Batches of one table each."""
         limit = NFT_BATCH_LINES if self._tables.is_nft else LEGACY_BATCH_LINES
         for table, batch in split(changes, self._scope, limit):
-            yield Batch(tuple(batch), table, size=sum(map(_size, batch)))
+            yield Batch(tuple(batch), table, size=sum(map(size_of, batch)))
 
     async def apply(self, batch: Batch) -> None:
         """One restore. Positions in shared chains are worked out here, from what is believed."""
@@ -140,9 +140,10 @@ class NetfilterSink:
 
     def _count(self, table: str, changes: Sequence[Change]) -> None:
         rules, written = self.statistics.rules, self.statistics.written
-        grown = sum(_rule_count(change.new) - _rule_count(change.old) for change in changes)
-        rules[table] = rules.get(table, 0) + grown
-        written[table] = written.get(table, 0) + sum(_rule_count(c.new) for c in changes)
+        added = sum(_rule_count(change.new) for change in changes)
+        removed = sum(_rule_count(change.old) for change in changes if change.old is not None)
+        rules[table] = rules.get(table, 0) + added - removed
+        written[table] = written.get(table, 0) + added
 
     def take_written(self, table: str) -> int:
         """Rules written to a table since the last call."""
@@ -164,8 +165,3 @@ def _recognise(table: TableText, chain: str, scope: Scope) -> SharedContent | No
 
 def _rule_count(value: object) -> int:
     return value.count if isinstance(value, (Rules, GuestRules)) else 0
-
-
-def _size(change: Change) -> int:
-    text = len(change.new.text) if isinstance(change.new, Rules) else 0
-    return text + 16 * lines_of(change)
