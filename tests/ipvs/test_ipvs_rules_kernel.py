@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from kubeproxy.backends.base import SCAFFOLD, Change, Fragment, Item, Sink, Value
+from kubeproxy.backends.ipvs.cleanup import cleanup
 from kubeproxy.backends.ipvs.kernel import KernelTables
 from kubeproxy.backends.ipvs.render import RenderSettings, render_plan, render_scaffold
 from kubeproxy.backends.ipvs.rules import scope
@@ -19,6 +20,7 @@ from kubeproxy.backends.ipvs.sets import SetSink
 from kubeproxy.backends.netfilter.sink import NetfilterSink
 from kubeproxy.backends.netfilter.xtables import Xtables
 from kubeproxy.facts.ids import Family, Protocol
+from kubeproxy.kernel.ipset import Ipset
 from kubeproxy.testing.builders import endpoint, node, plans, port, service
 
 RunInNamespace = Callable[[Callable[[], object]], object]
@@ -91,3 +93,21 @@ def test_what_is_read_is_what_was_written(in_namespace: RunInNamespace, variant:
         return (*result, left)
 
     assert in_namespace(lambda: asyncio.run(steps())) == ([], [], [])
+
+
+@pytest.mark.kernel
+def test_clean_up_of_an_untouched_host_says_nothing(in_namespace: RunInNamespace) -> None:
+    """Whatever of IPVS, ipset and iptables this kernel has."""
+    assert in_namespace(lambda: list(asyncio.run(cleanup()))) == []
+
+
+@pytest.mark.kernel
+def test_a_kernel_without_ipset_has_no_sets() -> None:
+    class Absent(Ipset):
+        """Asks for a part of nfnetlink that no kernel has."""
+
+        def check(self) -> None:
+            self._socket.request(0x7F01, b"\2\0\0\0", what="ask for nothing")
+
+    with Absent() as ipset:
+        assert ipset.is_supported() is False

@@ -17,6 +17,9 @@ from kubeproxy.kernel.netlink.bulk import Request
 from kubeproxy.kernel.netlink.ipset import Entry, Listed, SetHead
 from kubeproxy.kernel.netlink.socket import NETLINK_NETFILTER, NetlinkSocket, kernel_error
 
+_NO_SUBSYSTEM = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOENT})
+"""What nfnetlink answers for a part of it that is not there."""
+
 ENTRIES_PER_MESSAGE = 400
 """An attribute's length has 16 bits, and the longest entry takes 100 bytes."""
 
@@ -67,6 +70,16 @@ class Ipset:
     def check(self) -> None:
         """Raise a KernelError unless the kernel has ipset."""
         self._request(ipset.CMD_PROTOCOL, ipset.format_protocol(), what="ask for ipset")
+
+    def is_supported(self) -> bool:
+        """Does the kernel have ipset at all? Where it has not, there are no sets either."""
+        try:
+            self.check()
+        except KernelError as error:
+            if error.errno in _NO_SUBSYSTEM:
+                return False
+            raise
+        return True
 
     def find(self, name: str) -> Listed | None:
         """The set of this name with its entries, or None."""

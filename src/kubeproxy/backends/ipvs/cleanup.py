@@ -78,6 +78,8 @@ def _ours(family: Family, table: Ipvs, ipset: Ipset, links: Interfaces) -> list[
 
 def _entries(family: Family, ipset: Ipset) -> list[SetEntry]:
     found: list[SetEntry] = []
+    if not ipset.is_supported():
+        return found
     for name in (set_name(family, name) for name in SetName):
         listed = ipset.find(name)
         if listed is not None:
@@ -166,6 +168,8 @@ def _is_used_elsewhere(table: TableText, chain: str, ours: Sequence[str]) -> boo
 def remove_sets() -> None:
     """Both families' sets; the first that cannot be destroyed ends it, because a rule uses it."""
     with Ipset() as ipset:
+        if not ipset.is_supported():
+            return
         for family in Family:
             for name in SetName:
                 ipset.destroy(set_name(family, name))

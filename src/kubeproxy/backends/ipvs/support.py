@@ -23,8 +23,8 @@ from kubeproxy.logs import get_logger
 
 logger = get_logger(__name__)
 
-PROBE_ADDRESS = "198.51.100.0"
-"""From a network reserved for documentation; no real service may use it."""
+PROBE_ADDRESSES = {Family.IPV4: "198.51.100.0", Family.IPV6: "2001:db8:ffff::"}
+"""From networks reserved for documentation; no real service may use them."""
 PROBE_PORT = 20000
 
 _REUSE_MODE_SINCE = (4, 1)
@@ -36,7 +36,8 @@ async def check(families: Collection[Family], options: ModeOptions) -> None:
     try:
         with await open_ipvs() as ipvs:
             check_ipset()
-            probe_scheduler(ipvs, options.ipvs_scheduler or DEFAULT_SCHEDULER)
+            for family in families:
+                probe_scheduler(ipvs, options.ipvs_scheduler or DEFAULT_SCHEDULER, family)
     except (KernelError, Unsupported) as error:
         raise Unsupported(f"can't use the IPVS proxier: {error}") from error
     for family in families:
@@ -64,14 +65,18 @@ def check_ipset() -> None:
         raise Unsupported(f"the kernel has no ipset (module ip_set): {error}") from error
 
 
-def probe_scheduler(ipvs: Ipvs, scheduler: str) -> None:
-    """Find out whether the kernel has this scheduler, by using it."""
-    if any(service.scheduler == scheduler for service in ipvs.services()):
+def probe_scheduler(ipvs: Ipvs, scheduler: str, family: Family = Family.IPV4) -> None:
+    """Find out whether the kernel has this scheduler, and this family, by using them."""
+    address = PROBE_ADDRESSES[family]
+    known = (s for s in ipvs.services() if (":" in s.address) == (":" in address))
+    if any(service.scheduler == scheduler for service in known):
         return
-    probe = Service(Protocol.TCP.number, PROBE_ADDRESS, PROBE_PORT, scheduler, 0, 0)
+    probe = Service(Protocol.TCP.number, address, PROBE_PORT, scheduler, 0, 0)
     try:
         ipvs.create(probe)
     except KernelError as error:
+        if error.errno == errno.EAFNOSUPPORT:
+            raise Unsupported(f"the kernel's IPVS has no {family.value}") from error
         if error.errno == errno.ENOENT:
             raise Unsupported(
                 f'no such file or directory: the kernel has no IPVS scheduler "{scheduler}"; '
