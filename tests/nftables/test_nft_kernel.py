@@ -19,6 +19,7 @@ from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.kernel.netlink import nft
+from kubeproxy.kernel.netlink.nft_socket import NftSocket
 from kubeproxy.testing.builders import endpoint, node, plans, port, service
 from kubeproxy.testing.worlds import SERVICE_CIDRS, address
 
@@ -231,7 +232,7 @@ async def test_affinity_survives_a_restart_and_a_change_of_timeout() -> None:
 
 
 def _sets(family: Family) -> list[nft.SetInfo]:
-    with nft.NftSocket(layout_of(family).number) as handle:
+    with NftSocket(layout_of(family).number) as handle:
         return handle.sets(TABLE_NAME)
 
 
@@ -268,7 +269,7 @@ async def test_a_refusal_names_service_and_object() -> None:
 
 async def test_a_dry_run_changes_nothing() -> None:
     """Without its end mark a batch is checked and rolled back."""
-    with nft.NftSocket(2) as handle:
+    with NftSocket(2) as handle:
         batch = nft.Batch(2)
         batch.add(nft.NEWTABLE, nft.table_body("kube-proxy"), "table", nft.CREATE)
         assert handle.check(batch) == ()

@@ -26,6 +26,7 @@ from kubeproxy.bench.records import Size
 from kubeproxy.engine import Engine, EngineTimes
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.netlink import nft
+from kubeproxy.kernel.netlink.nft_socket import NftSocket
 from kubeproxy.testing.builders import endpoint, endpoint_slice, node, service
 from kubeproxy.testing.fake_backend import FakeConntrack, Heard
 from kubeproxy.testing.scratch import scratch_namespace
@@ -117,7 +118,7 @@ class Churn(Struct, frozen=True, gc=False):
         )
 
 
-class TimedSocket(nft.NftSocket):
+class TimedSocket(NftSocket):
     """A socket whose commits are timed."""
 
     def __init__(self, family: int) -> None:

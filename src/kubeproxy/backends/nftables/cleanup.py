@@ -12,6 +12,7 @@ from kubeproxy.backends.nftables.names import TABLE_NAME, layout_of
 from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.netlink import nft
+from kubeproxy.kernel.netlink.nft_socket import NftSocket, raise_refusals
 
 _UNUSABLE = frozenset((errno.EPROTONOSUPPORT, errno.EOPNOTSUPP, errno.EAFNOSUPPORT))
 """nf_tables, or the family, is not in this kernel: there is nothing to remove."""
@@ -30,10 +31,10 @@ async def cleanup() -> Sequence[str]:
 
 
 def _delete_table(family: Family) -> None:
-    with nft.NftSocket(layout_of(family).number) as handle:
+    with NftSocket(layout_of(family).number) as handle:
         if not any(table.name == TABLE_NAME for table in handle.tables()):
             return
         batch = nft.Batch(handle.family)
         batch.add(nft.DELTABLE, nft.table_body(TABLE_NAME), f"table {TABLE_NAME}")
         refusals = [r for r in handle.commit(batch) if r.errno != errno.ENOENT]
-        nft.raise_refusals(refusals)
+        raise_refusals(refusals)

@@ -15,6 +15,7 @@ from kubeproxy.backends.nftables import names
 from kubeproxy.backends.nftables.names import FamilyLayout
 from kubeproxy.kernel.netlink import nft
 from kubeproxy.kernel.netlink.codec import Message
+from kubeproxy.kernel.netlink.nft_socket import open_monitor
 from kubeproxy.kernel.netlink.socket import NetlinkMonitor, Overrun
 
 _SETTLE_SECONDS = 0.05
@@ -41,7 +42,7 @@ class DriftMonitor:
 
     def __init__(self, layout: FamilyLayout, author: int) -> None:
         self._family = layout.number
-        self._monitor: NetlinkMonitor = nft.open_monitor(author)
+        self._monitor: NetlinkMonitor = open_monitor(author)
 
     def close(self) -> None:
         self._monitor.close()

@@ -15,7 +15,7 @@ from kubeproxy.backends.base import Batch, Change, Item, Value
 from kubeproxy.backends.nftables import blame, codec, names
 from kubeproxy.backends.nftables.names import FamilyLayout
 from kubeproxy.backends.nftables.scaffold import node_port_ips_spec, set_specs
-from kubeproxy.backends.nftables.transactions import compile_transactions, pool_templates
+from kubeproxy.backends.nftables.transactions import compile_transactions
 from kubeproxy.backends.nftables.types import (
     TABLE,
     Chain,
@@ -32,15 +32,17 @@ from kubeproxy.backends.nftables.types import (
     TableItem,
     Verdict,
 )
+from kubeproxy.backends.nftables.units import pool_templates
 from kubeproxy.errors import Busy, Drifted, Rejected
 from kubeproxy.kernel.netlink import nft
 from kubeproxy.kernel.netlink.codec import iter_attrs
+from kubeproxy.kernel.netlink.nft_socket import NftHandle, NftSocket
 
 _LONGEST_POOL = 1 << 16
 _AFFINITY_FLAGS = nft.SET_TIMEOUT | nft.SET_DYNAMIC
 
 
-OpenSocket = Callable[[int], nft.NftHandle]
+OpenSocket = Callable[[int], NftHandle]
 
 
 class TableSink:
@@ -49,13 +51,13 @@ class TableSink:
     name = "nftables"
     item_types: tuple[type, ...] = (TableItem, SetItem, ChainItem, ElementItem, PoolItem)
 
-    def __init__(self, layout: FamilyLayout, open_socket: OpenSocket = nft.NftSocket) -> None:
+    def __init__(self, layout: FamilyLayout, open_socket: OpenSocket = NftSocket) -> None:
         self._layout = layout
         self._open_socket = open_socket
-        self._socket: nft.NftHandle | None = None
+        self._socket: NftHandle | None = None
 
     @property
-    def socket(self) -> nft.NftHandle:
+    def socket(self) -> NftHandle:
         """Opened on first use, in the namespace current then."""
         if self._socket is None:
             self._socket = self._open_socket(self._layout.number)
@@ -100,7 +102,7 @@ class TableSink:
         return any(table.name == names.TABLE_NAME for table in self.socket.tables())
 
 
-def read_table(handle: nft.NftHandle, layout: FamilyLayout) -> dict[Item, Value]:
+def read_table(handle: NftHandle, layout: FamilyLayout) -> dict[Item, Value]:
     """The table as items; empty if there is none."""
     if not any(table.name == names.TABLE_NAME for table in handle.tables()):
         return {}
@@ -131,7 +133,7 @@ def is_adoptable(layout: FamilyLayout, sets: Mapping[str, SetSpec]) -> bool:
     return True
 
 
-def _read_chains(handle: nft.NftHandle) -> dict[Item, Value]:
+def _read_chains(handle: NftHandle) -> dict[Item, Value]:
     rules: dict[str, list[Rule]] = {}
     for found in handle.rules(names.TABLE_NAME):
         rules.setdefault(found.chain, []).append(codec.decode_rule(found))
@@ -146,7 +148,7 @@ def _hook(found: nft.Hook | None) -> Hook | None:
 
 
 def _read_elements(
-    handle: nft.NftHandle, layout: FamilyLayout, present: Iterable[str]
+    handle: NftHandle, layout: FamilyLayout, present: Iterable[str]
 ) -> dict[Item, Value]:
     """Elements of the sets we know; those of affinity sets belong to the packets."""
     items: dict[Item, Value] = {}
@@ -165,9 +167,7 @@ def _verdict(found: nft.Verdict | None) -> Verdict | None:
     return None if found is None else Verdict(found.code, found.chain)
 
 
-def _read_pools(
-    handle: nft.NftHandle, name: str, template: nft.ElementTemplate
-) -> dict[Item, Value]:
+def _read_pools(handle: NftHandle, name: str, template: nft.ElementTemplate) -> dict[Item, Value]:
     pools: dict[bytes, dict[int, bytes]] = {}
     strays: dict[Item, Value] = {}
     for key, data in _pool_elements(handle, name, template):
@@ -181,7 +181,7 @@ def _read_pools(
 
 
 def _pool_elements(
-    handle: nft.NftHandle, name: str, template: nft.ElementTemplate
+    handle: NftHandle, name: str, template: nft.ElementTemplate
 ) -> Iterable[tuple[bytes, bytes]]:
     for listed in handle.element_lists(names.TABLE_NAME, name):
         quickly = template.parse(listed)

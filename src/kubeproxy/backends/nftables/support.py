@@ -12,6 +12,7 @@ from kubeproxy.backends.nftables.names import TABLE_COMMENT, TABLE_NAME, layout_
 from kubeproxy.errors import KernelError, Unsupported
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.netlink import nft
+from kubeproxy.kernel.netlink.nft_socket import NftSocket, raise_refusals
 
 OLDEST_KERNEL = (5, 13)
 SKIP_VARIABLE = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK"
@@ -34,10 +35,10 @@ def require_kernel(release: str) -> None:
 
 def _dry_run(family: Family) -> None:
     try:
-        with nft.NftSocket(layout_of(family).number) as handle:
+        with NftSocket(layout_of(family).number) as handle:
             batch = nft.Batch(handle.family)
             body = nft.table_body(TABLE_NAME, TABLE_COMMENT)
             batch.add(nft.NEWTABLE, body, f"table {TABLE_NAME}", nft.CREATE)
-            nft.raise_refusals(handle.check(batch))
+            raise_refusals(handle.check(batch))
     except KernelError as error:
         raise Unsupported(f"nftables cannot be used for {family.value}: {error}") from error

@@ -1,9 +1,9 @@
-"""nf_tables over netlink: objects as bytes, atomic batches, dumps, and who changed what.
+"""nf_tables messages: objects as bytes and back, batches, and what news says.
 
 Why: the kernel's transaction is one datagram, so a change to one service is one small `sendmsg`
-and needs no tool. Promise: what a batch holds happens as a whole or not at all; a refusal is
-mapped back to the label its message was given, down to the element inside a list where the
-kernel tells; dumps are consistent. Leaves to others: which rules there should be.
+and needs no tool. Promise: what is packed here parses back; a refusal is mapped back to the label
+its message was given, down to the element inside a list where the kernel tells. Leaves to others:
+sending (`nft_socket`), and which rules there should be.
 
 Integers inside nf_tables attributes are big endian; register contents (`value`) are bytes in
 whatever order the expression produces, and pass through here unchanged.
@@ -12,7 +12,6 @@ whatever order the expression produces, and pass through here unchanged.
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -29,12 +28,6 @@ from kubeproxy.kernel.netlink.codec import (
     iter_attrs,
     parse_attrs,
     text,
-)
-from kubeproxy.kernel.netlink.socket import (
-    NETLINK_NETFILTER,
-    NetlinkMonitor,
-    NetlinkSocket,
-    kernel_error,
 )
 
 SUBSYSTEM = 10 << 8
@@ -474,113 +467,3 @@ def parse_news(message: Message) -> News | None:
         return None
     name = text(found.get(_NAME_ATTRIBUTE.get(kind, 0), b""))
     return News(message.body[0], text(found[1]), kind, name, kind in _REMOVALS)
-
-
-# ---- the socket ------------------------------------------------------------------------------
-
-
-class NftHandle(Protocol):
-    """What a mode needs of nf_tables: the socket below, or a fake that interprets batches."""
-
-    @property
-    def port_id(self) -> int: ...
-
-    def close(self) -> None: ...
-
-    def commit(self, batch: Batch) -> tuple[Refusal, ...]: ...
-
-    def tables(self) -> list[TableInfo]: ...
-
-    def chains(self, table: str) -> list[ChainInfo]: ...
-
-    def rules(self, table: str) -> list[RuleInfo]: ...
-
-    def sets(self, table: str) -> list[SetInfo]: ...
-
-    def element_lists(self, table: str, name: str) -> list[bytes]: ...
-
-    def elements(self, table: str, name: str) -> list[ElementInfo]: ...
-
-
-class NftSocket:
-    """A netlink socket that speaks nf_tables for one family."""
-
-    def __init__(self, family: int) -> None:
-        self.family = family
-        self._socket = NetlinkSocket(NETLINK_NETFILTER)
-
-    def __enter__(self) -> "NftSocket":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give the descriptor back; harmless when repeated."""
-        self._socket.close()
-
-    @property
-    def port_id(self) -> int:
-        """The address the kernel names as author of what this socket changed."""
-        return self._socket.port_id
-
-    def commit(self, batch: Batch) -> tuple[Refusal, ...]:
-        """Carry the batch out; when something was refused, nothing happened."""
-        return batch.refusals(self._socket.transact(batch.pack()))
-
-    def check(self, batch: Batch) -> tuple[Refusal, ...]:
-        """Dry run: what `commit` would answer, without changing anything."""
-        return batch.refusals(self._socket.transact(batch.pack(is_dry_run=True)))
-
-    def _dump(self, kind: int, body: bytes, what: str) -> list[Message]:
-        return self._socket.dump(SUBSYSTEM | kind, codec.nfgen(self.family) + body, what=what)
-
-    def tables(self) -> list[TableInfo]:
-        """All tables of the family."""
-        return [parse_table(m) for m in self._dump(GETTABLE, b"", "list tables")]
-
-    def chains(self, table: str) -> list[ChainInfo]:
-        """All chains of a table; none if there is no such table."""
-        found = (parse_chain(m) for m in self._dump(GETCHAIN, b"", "list chains"))
-        return [chain for chain in found if chain.table == table]
-
-    def rules(self, table: str) -> list[RuleInfo]:
-        """All rules of a table, in order within each chain."""
-        dumped = self._dump(GETRULE, attr_str(1, table), f"list rules of {table}")
-        found = (parse_rule(m) for m in dumped)
-        return [rule for rule in found if rule.table == table]
-
-    def sets(self, table: str) -> list[SetInfo]:
-        """All sets and maps of a table."""
-        dumped = self._dump(GETSET, attr_str(1, table), f"list sets of {table}")
-        found = (parse_set(m) for m in dumped)
-        return [spec for spec in found if spec.table == table]
-
-    def element_lists(self, table: str, name: str) -> list[bytes]:
-        """The packed element lists of one set, one for each message of the dump."""
-        body = reference(table, name)
-        dumped = self._dump(GETSETELEM, body, f"list elements of {table}/{name}")
-        return [parse_attrs(m.body, 4).get(3, b"") for m in dumped]
-
-    def elements(self, table: str, name: str) -> list[ElementInfo]:
-        """The elements of one set, parsed one by one."""
-        lists = self.element_lists(table, name)
-        return [parse_element(raw) for listed in lists for _, raw in iter_attrs(listed)]
-
-    def generation(self) -> int:
-        """A number that grows with every committed transaction of the namespace."""
-        what = "read generation"
-        replies = self._socket.request(SUBSYSTEM | GETGEN, codec.nfgen(0), what=what)
-        return be(parse_attrs(replies[0].body, 4)[1])
-
-
-def raise_refusals(refusals: Sequence[Refusal]) -> None:
-    """Turn a refused batch into the exception of its first refusal, naming the object."""
-    if refusals:
-        first = refusals[0]
-        raise kernel_error(first.errno, first.label, first.text)
-
-
-def open_monitor(author: int) -> NetlinkMonitor:
-    """News of all nf_tables changes but those made by the socket whose port id is `author`."""
-    return NetlinkMonitor(NETLINK_NETFILTER, (MONITOR_GROUP,), skip_author=author)
