@@ -34,27 +34,28 @@ class _Pipe:
         os.close(self._writer)
 
 
-async def test_the_end_of_a_burst_is_found() -> None:
-    """Commits close together are one change; one after a pause is another."""
+async def test_moments_are_waited_for_and_kept() -> None:
+    """The first since a moment is found when it comes; all are remembered in order."""
     pipe = _Pipe()
     clock = CommitClock(pipe, pipe.read)
     began = time.monotonic()
     loop = asyncio.get_running_loop()
-    for delay in (0.0, 0.02, 0.3):
+    for delay in (0.0, 0.1):
         loop.call_later(delay, pipe.commit)
-    end = await clock.burst_after(began, 5, gap_seconds=0.15)
-    await clock.first_after(began + 0.25, 5)
+    first = await clock.first_after(began, 5)
+    assert first is not None
+    second = await clock.first_after(first + 1e-9, 5)
     clock.close()
-    assert len(clock) == 3
-    assert end == clock.since(began)[1]
-    assert clock.since(end + 0.1) == clock.since(began)[2:]
+    assert clock.since(began) == [first, second]
+    assert clock.since(first + 1e-9) == [second]
+    assert len(clock) == 2
 
 
 async def test_nothing_committed_is_nothing() -> None:
     """The limit passes and there is no moment."""
     pipe = _Pipe()
     clock = CommitClock(pipe, pipe.read)
-    assert await clock.burst_after(time.monotonic(), 0.01) is None
+    assert await clock.first_after(time.monotonic(), 0.01) is None
     clock.close()
 
 

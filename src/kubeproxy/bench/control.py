@@ -25,7 +25,8 @@ from kubeproxy.bench.records import Measurement, Size
 
 _LOOK_SECONDS = 0.25
 _CALM_LOOKS = 5
-"""Longer in all than the minSyncPeriod, so that a sync which is merely held back is not missed."""
+"""Longer in all than the minSyncPeriod of both programs: a sync that is merely held back, or that
+cleans up after the last one, is not missed, and does not fall into the next measure."""
 ROLLING_SERVICES = 100
 ROLLING_WAVES = 10
 
@@ -37,8 +38,6 @@ class Limits(msgspec.Struct, frozen=True, gc=False):
     samples: int = 3
     kind_seconds: float = 15.0
     """A slow program gets fewer samples: per kind of change, none is begun after this long."""
-    pause_seconds: float = 1.1
-    """Between changes: longer than both programs' default minSyncPeriod, so that none is held."""
     churn_seconds: float = 10.0
     churn_rate: int = 1000
 
@@ -163,14 +162,14 @@ class Session:
             if not await self._measure_change(name, change, clocks):
                 await self._cluster.set_slots(index, range(self.size.endpoints))
                 return False
-            await asyncio.sleep(self._limits.pause_seconds)
+            await self._settle(self._limits.cutoff_seconds)
         return True
 
     async def _service_added(self, sample: int, clocks: _Clocks) -> bool:
         index = self.size.services + sample % SPARE_SERVICES
         change = partial(self._cluster.add_service, index)
         is_done = await self._measure_change("Service added", change, clocks)
-        await asyncio.sleep(self._limits.pause_seconds)
+        await self._settle(self._limits.cutoff_seconds)
         await self._cluster.remove_service(index)
         await self._settle(self._limits.cutoff_seconds)
         return is_done
@@ -183,7 +182,7 @@ class Session:
         answered = time.monotonic()
         limit = self._limits.cutoff_seconds
         told = await clocks.events.first_after(sent, limit)
-        commit = await clocks.commits.burst_after(sent, limit)
+        commit = await self._last_commit(clocks.commits, sent)
         if commit is None or told is None:
             self.note(name, limit * 1000, "ms", is_limit=True)
             return False
@@ -191,6 +190,22 @@ class Session:
         self.note(f"{name}, from the answer", (commit - answered) * 1000, "ms")
         self.note(f"{name}, from the request", (commit - sent) * 1000, "ms")
         return True
+
+    async def _last_commit(self, commits: Moments, sent: float) -> float | None:
+        """The last commit of the sync that a change has caused.
+
+        Upstream begins a sync by removing what an earlier one has left, in a transaction of its
+        own; what was asked for comes with the last transaction before it rests.
+        """
+        deadline = sent + self._limits.cutoff_seconds
+        if await commits.first_after(sent, self._limits.cutoff_seconds) is None:
+            return None
+        while time.monotonic() < deadline:
+            cpu_seconds, count = self._proxy.usage().cpu_seconds, len(commits)
+            await asyncio.sleep(_LOOK_SECONDS)
+            if not self._proxy.is_at_work(cpu_seconds) and len(commits) == count:
+                return commits.since(sent)[-1]
+        return None
 
     # --- many changes ---
 

@@ -38,15 +38,3 @@ class Moments:
                 await asyncio.wait_for(self._news.wait(), left)
             except TimeoutError:
                 continue
-
-    async def burst_after(
-        self, moment: float, limit_seconds: float, gap_seconds: float = 0.1
-    ) -> float | None:
-        """The end of the first burst: the last moment before a pause of this length."""
-        last = await self.first_after(moment, limit_seconds)
-        while last is not None:
-            following = await self.first_after(last + 1e-9, gap_seconds)
-            if following is None or following > last + gap_seconds:
-                return last
-            last = following
-        return None
