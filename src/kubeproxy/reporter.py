@@ -35,13 +35,17 @@ class Reporter:
         health: ProxyHealth,
         recorder: Recorder,
         service_health: Mapping[Family, ServiceHealth],
+        settled: Callable[[], None] = lambda: None,
     ) -> None:
+        """`settled` is called once, when every family has been programmed for the first time."""
         self._node = Reference("Node", node_name)
         self._clock = clock
         self._metrics = metrics
         self._health = health
         self._recorder = recorder
         self._service_health = service_health
+        self._unsettled = set(service_health)
+        self._settled = settled
 
     def started(self, families: Sequence[Family]) -> None:
         """The sync loops start."""
@@ -66,6 +70,13 @@ class Reporter:
             ports = self._service_health[report.family]
             await ports.sync_services(pipeline.health_check_ports)
             ports.sync_endpoints(pipeline.local_ready)
+            self._note_settled(report.family)
+
+    def _note_settled(self, family: Family) -> None:
+        if family in self._unsettled:
+            self._unsettled.discard(family)
+            if not self._unsettled:
+                self._settled()
 
     def _log(self, report: RoundReport) -> None:
         if not report.is_success:

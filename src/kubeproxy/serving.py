@@ -7,6 +7,7 @@ restart, or being told to stop ends it all. The rules stay in the kernel.
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import socket
 import time
@@ -80,6 +81,7 @@ class Proxy:
             health=self._health,
             recorder=self._recorder,
             service_health={f: self._service_health(node) for f, node in nodes.items()},
+            settled=_spare_the_collector,
         )
         self._engines = {
             family: Engine(
@@ -219,6 +221,15 @@ def _times(settings: Settings, mode: Mode) -> EngineTimes:
         # A mode that runs periodically cannot hear of changes by others: it has to look.
         full_seconds=most,
     )
+
+
+def _spare_the_collector() -> None:
+    """What the first sync has built stays: the garbage collector need not walk it again and again.
+
+    At 10,000 Services a full collection takes tens of milliseconds, on the way of some change.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 class _PacketCounts:
