@@ -303,3 +303,41 @@ async def test_any_history_ends_like_a_fresh_start(
     assert worn.tables.ipset.sets == fresh.tables.ipset.sets
     assert worn.tables.links.bound == fresh.tables.links.bound
     assert worn.xtables.chains == fresh.xtables.chains
+
+
+def _state(proxy: Proxy) -> tuple[object, ...]:
+    tables = proxy.tables
+    held = {key: (tables.ipvs.held[key], tables.ipvs.real[key]) for key in tables.ipvs.held}
+    return (held, tables.ipset.sets, tables.links.bound, proxy.xtables.chains)
+
+
+@pytest.mark.parametrize("calls", range(28))
+async def test_a_cut_anywhere_and_a_restart_converge(calls: int) -> None:
+    """Whichever call was the last of a process, the next process ends where a fresh one does."""
+    cut, fresh = Proxy(), Proxy()
+    _put(cut, "web", [A, B])
+    assert (await cut.round()).is_success
+    cut.tables.patience.calls_left = calls
+    _put(cut, "web", [])
+    _put(cut, "db", [B])
+    await cut.round()
+    cut.tables.patience.calls_left = None
+    cut.restart()
+    for proxy in (cut, fresh):
+        _put(proxy, "db", [B])
+        assert (await proxy.round()).is_success
+    assert _state(cut) == _state(fresh)
+
+
+@pytest.mark.parametrize("calls", range(28))
+async def test_a_cut_cold_start_converges(calls: int) -> None:
+    cut, fresh = Proxy(), Proxy()
+    cut.tables.patience.calls_left = calls
+    _put(cut, "web", [A, B])
+    await cut.round()
+    cut.tables.patience.calls_left = None
+    cut.restart()
+    for proxy in (cut, fresh):
+        _put(proxy, "web", [A, B])
+        assert (await proxy.round()).is_success
+    assert _state(cut) == _state(fresh)

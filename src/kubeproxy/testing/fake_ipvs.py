@@ -10,6 +10,7 @@ import errno
 import socket
 from collections.abc import Sequence
 
+from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.ipset import EntryChange, Refused
 from kubeproxy.kernel.netlink import ipvs
@@ -23,10 +24,25 @@ Key = tuple[int, str, int]
 Place = tuple[str, int]
 
 
+class Patience:
+    """How many more writing calls the kernel takes before the process is cut off."""
+
+    def __init__(self) -> None:
+        self.calls_left: int | None = None
+
+    def spend(self) -> None:
+        if self.calls_left is None:
+            return
+        if self.calls_left == 0:
+            raise KernelError("the process was cut off here")
+        self.calls_left -= 1
+
+
 class FakeIpvs:
     """Virtual servers and their real servers; `connections` are those a test has opened."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
         self.held: dict[Key, Service] = {}
         self.real: dict[Key, dict[Place, Destination]] = {}
         self.connections: dict[tuple[Key, Place], int] = {}
@@ -50,6 +66,7 @@ class FakeIpvs:
         return self.connections.get((key, place), 0)
 
     def send(self, bodies: Sequence[bytes]) -> list[Refusal]:
+        self._patience.spend()
         self.messages += len(bodies)
         errors = [(place, self._do(body)) for place, body in enumerate(bodies)]
         return [Refusal(place, Failure(error, place)) for place, error in errors if error]
@@ -99,7 +116,8 @@ class FakeIpvs:
 class FakeIpset:
     """Sets by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
         self.sets: dict[str, tuple[SetHead, set[Entry]]] = {}
         self.full: set[str] = set()
         self.entries_changed = 0
@@ -111,9 +129,11 @@ class FakeIpset:
         return Listed(held[0], frozenset(held[1])) if held else None
 
     def create(self, name: str, head: SetHead) -> None:
+        self._patience.spend()
         self.sets.setdefault(name, (head, set()))
 
     def change(self, changes: Sequence[EntryChange]) -> list[Refused]:
+        self._patience.spend()
         self.entries_changed += len(changes)
         refused = [Refused(c, "the set is full") for c in changes if c.set_name in self.full]
         for change in changes:
@@ -132,7 +152,8 @@ class FakeIpset:
 class FakeLinks:
     """The dummy link and its addresses."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
         self.bound: set[str] | None = None
         self.refused: set[str] = set()
 
@@ -152,6 +173,7 @@ class FakeLinks:
     def change_host_addresses(
         self, link: Link, *, add: Sequence[str] = (), delete: Sequence[str] = ()
     ) -> list[tuple[str, str]]:
+        self._patience.spend()
         assert self.bound is not None
         self.bound |= set(add) - self.refused
         self.bound -= set(delete)
@@ -164,8 +186,9 @@ class FakeTables:
     """All of it; what the sinks of one family use."""
 
     def __init__(self) -> None:
-        self.ipvs = FakeIpvs()
-        self.ipset = FakeIpset()
-        self.links = FakeLinks()
+        self.patience = Patience()
+        self.ipvs = FakeIpvs(self.patience)
+        self.ipset = FakeIpset(self.patience)
+        self.links = FakeLinks(self.patience)
 
     def close(self) -> None: ...
