@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -102,6 +103,11 @@ class Benchmark:
     @property
     def seconds_left(self) -> float:
         return self._deadline - time.monotonic()
+
+    def end(self, reason: str) -> None:
+        """Begin nothing more."""
+        self._deadline = time.monotonic()
+        self.notes.append(reason)
 
     async def run(self, world: World) -> None:
         async with world.cluster() as cluster:
@@ -217,6 +223,8 @@ class Benchmark:
 def run_benchmark(options: Options, told: Told) -> Results:
     """Measure; interrupted, it returns what it has."""
     require_root()
+    # Whoever stops us wants the namespaces, processes and files gone, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     benchmark = Benchmark(options, told)
     if options.with_control or options.with_data:
@@ -249,7 +257,7 @@ def _side_by_side(benchmark: Benchmark) -> None:
             try:
                 asyncio.run(benchmark.run(world))
             except KeyboardInterrupt:
-                benchmark.notes.append("interrupted: what follows was not measured")
+                benchmark.end("interrupted: what follows was not measured")
 
 
 def _measure_ipvs(benchmark: Benchmark, told: Told) -> None:
