@@ -35,6 +35,7 @@ def port(namespace: str, name: str, port_name: str, protocol: Protocol) -> Servi
 def test_service_chains_have_upstreams_names(who: ServicePortId, expected: str) -> None:
     """Name and protocol are hashed; the kind of chain is the prefix."""
     assert names.service_chains(who) == (
+        expected,
         f"KUBE-SVC-{expected}",
         f"KUBE-SVL-{expected}",
         f"KUBE-EXT-{expected}",

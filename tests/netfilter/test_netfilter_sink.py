@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from kubeproxy.backends.base import SCAFFOLD, Item, Owner, Value
 from kubeproxy.backends.netfilter.items import (
     Chain,
+    ChainGroup,
     ChainState,
+    GroupRules,
     Jump,
     Order,
     Position,
@@ -279,3 +281,66 @@ async def test_any_history_ends_like_a_fresh_start(
             fresh.want(owner(name), section(name, count) if count else {})
         await fresh.sync()
         assert proxy.tables.meaning() == fresh.tables.meaning()
+
+
+def _group(chains: Mapping[str, str]) -> dict[str, str]:
+    """`KUBE-GRP-x` leads to `KUBE-ONE-…` chains; what nothing leads to is of no group."""
+    found: dict[str, str] = {}
+    for chain, text in chains.items():
+        if chain.startswith("KUBE-GRP-"):
+            targets = [line.rpartition(" -j ")[2] for line in text.splitlines()]
+            found |= dict.fromkeys([chain, *(t for t in targets if t in chains)], chain[9:])
+    return found
+
+
+GROUPED = Scope(
+    tables=("nat",),
+    chains={},
+    shared_chains={},
+    prefixes={"nat": ("KUBE-GRP-", "KUBE-ONE-")},
+    group=_group,
+)
+
+
+def grouped(name: str, *ends: str) -> dict[Item, Value]:
+    top = f"KUBE-GRP-{name}"
+    texts = {top: rules(top, [f"-j KUBE-ONE-{end}" for end in ends]).text}
+    for end in ends:
+        texts[f"KUBE-ONE-{end}"] = rules(f"KUBE-ONE-{end}", [f"-s 10.0.0.{end} -j ACCEPT"]).text
+    return {ChainGroup("nat", name): GroupRules(texts)}
+
+
+async def test_of_a_group_only_the_chains_that_differ_are_sent() -> None:
+    """One end replaced: the top, the new one, and the one to delete."""
+    proxy = Proxy(FakeXtables())
+    proxy.sink = NetfilterSink(proxy.tables, GROUPED)
+    proxy.want(owner("a"), grouped("a", "1", "2", "3"))
+    await proxy.sync()
+    proxy.want(owner("a"), grouped("a", "1", "2", "4"))
+    await proxy.sync()
+    assert proxy.tables.restores[-1] == (
+        "*nat\n:KUBE-ONE-4 - [0:0]\n:KUBE-ONE-3 - [0:0]\n:KUBE-GRP-a - [0:0]\n"
+        "-A KUBE-ONE-4 -s 10.0.0.4 -j ACCEPT\n"
+        "-A KUBE-GRP-a -j KUBE-ONE-1\n-A KUBE-GRP-a -j KUBE-ONE-2\n-A KUBE-GRP-a -j KUBE-ONE-4\n"
+        "-X KUBE-ONE-3\nCOMMIT\n"
+    )
+
+
+@pytest.mark.parametrize("limit", [1, 2000])
+async def test_a_stray_chain_is_taken_in_or_removed(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody emptied a top: its ends lead nowhere and look like nobody's, but are wanted."""
+    monkeypatch.setattr("kubeproxy.backends.netfilter.sink.NFT_BATCH_LINES", limit)
+    proxy = Proxy(FakeXtables())
+    proxy.sink = NetfilterSink(proxy.tables, GROUPED)
+    for name in "abc":
+        proxy.want(owner(name), grouped(name, f"{ord(name)}", f"{ord(name) + 100}"))
+    await proxy.sync()
+    expected = proxy.tables.meaning()
+    proxy.tables.chains["nat"]["KUBE-GRP-b"] = []
+    proxy.tables.chains["nat"]["KUBE-ONE-9"] = ["-j ACCEPT"]
+    assert await proxy.resync() > 0
+    await proxy.sync()
+    assert proxy.tables.meaning() == expected
+    assert await proxy.resync() == 0

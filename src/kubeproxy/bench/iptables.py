@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from kubeproxy.backends.base import Fragment, ModeOptions, Owner
 from kubeproxy.backends.iptables.backend import IptablesBackend
-from kubeproxy.backends.netfilter.items import Chain
+from kubeproxy.backends.netfilter.items import ChainGroup
 from kubeproxy.bench.records import Size
 from kubeproxy.engine import Engine, EngineTimes
 from kubeproxy.errors import Drifted
@@ -135,9 +135,8 @@ def _address(index: int, slot: int) -> str:
 
 
 def _without_chains(fragment: Fragment) -> Fragment:
-    if any(isinstance(item, Chain) and item.table == "filter" for item in fragment):
-        return fragment  # the scaffold
-    return {item: value for item, value in fragment.items() if not isinstance(item, Chain)}
+    """What a service port has in the top-level chains only."""
+    return {item: value for item, value in fragment.items() if not isinstance(item, ChainGroup)}
 
 
 async def _seconds(work: Callable[[], Awaitable[object]]) -> float:

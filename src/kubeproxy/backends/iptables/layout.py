@@ -11,7 +11,14 @@ from collections.abc import Iterator, Mapping
 from kubeproxy.backends.base import SCAFFOLD, Fragment, Owner
 from kubeproxy.backends.iptables import names
 from kubeproxy.backends.iptables.scaffold import LAST
-from kubeproxy.backends.netfilter.items import Chain, GuestChain, GuestRules, Rules, Section
+from kubeproxy.backends.netfilter.items import (
+    Chain,
+    GroupRules,
+    GuestChain,
+    GuestRules,
+    Rules,
+    Section,
+)
 from kubeproxy.backends.netfilter.text import chain_line
 
 _FILTER_CHAINS = (
@@ -60,8 +67,12 @@ def _guest_chain(scaffold: Fragment) -> Iterator[str]:
         yield value.text
 
 
-def _own_chains(fragment: Fragment) -> Iterator[str]:
-    return (item.name for item in fragment if isinstance(item, Chain))
+def _own_chains(fragment: Fragment) -> Mapping[str, str]:
+    """The service port's chains and their rules, in upstream's order."""
+    for value in fragment.values():
+        if isinstance(value, GroupRules):
+            return value.chains
+    return {}
 
 
 def _section(fragment: Fragment, table: str, chain: str) -> list[str]:
@@ -94,11 +105,7 @@ def _nat_rules(fragment: Fragment) -> Iterator[str]:
     """Dispatch first, then the cluster IP's masquerading, then the chains in order."""
     yield from _section(fragment, "nat", names.SERVICES)
     yield from _section(fragment, "nat", names.NODE_PORTS)
-    chains = [
-        (item.name, value.text)
-        for item, value in fragment.items()
-        if isinstance(item, Chain) and isinstance(value, Rules)
-    ]
+    chains = _own_chains(fragment).items()
     yield from (_masquerade_of(name, text) for name, text in chains)
     yield from (text[len(_masquerade_of(name, text)) :] for name, text in chains)
 

@@ -47,8 +47,9 @@ def _hashed(text: str) -> str:
 
 
 class ServiceChains(NamedTuple):
-    """The chains of one service port; the same in both families."""
+    """The chains of one service port and the hash they share; the same in both families."""
 
+    common: str
     cluster: str
     local: str
     external: str
@@ -59,6 +60,7 @@ def service_chains(port: ServicePortId) -> ServiceChains:
     """All share one hash of name and protocol."""
     common = _hashed(port.label + port.protocol.lower_name)
     return ServiceChains(
+        common=common,
         cluster=f"KUBE-SVC-{common}",
         local=f"KUBE-SVL-{common}",
         external=f"KUBE-EXT-{common}",

@@ -13,7 +13,7 @@ from msgspec import Struct
 from kubeproxy.backends.base import Item, Value
 from kubeproxy.backends.iptables import names
 from kubeproxy.backends.iptables.settings import Settings
-from kubeproxy.backends.netfilter.items import Chain, Rules, Section, SortKey, rules
+from kubeproxy.backends.netfilter.items import ChainGroup, GroupRules, Section, SortKey, rules
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import ServicePortId
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts
@@ -164,25 +164,24 @@ def _node_port_dispatch(context: _Context) -> Iterator[str]:
 
 
 def _add_chains(items: dict[Item, Value], context: _Context) -> None:
-    """The chains that belong to the service port alone."""
-    plan = context.plan
+    """The chains that belong to the service port alone, as one group."""
+    plan, names_of = context.plan, context.chains
+    texts: dict[str, str] = {}
     if plan.has_endpoints and plan.is_externally_accessible:
-        _add(items, context.chains.external, _external(context))
+        texts[names_of.external] = rules(names_of.external, _external(context)).text
     if context.has_firewall:
-        _add(items, context.chains.firewall, _firewall(context))
+        texts[names_of.firewall] = rules(names_of.firewall, _firewall(context)).text
     chosen = names.endpoint_chains(plan.id, [endpoint.text for endpoint in plan.reachable])
-    if plan.uses_cluster_pool and plan.cluster:
-        chain = context.chains.cluster
-        _add(items, chain, _pool(context, chain, plan.cluster.endpoints, chosen))
-    if plan.uses_local_pool and plan.local:
-        chain = context.chains.local
-        _add(items, chain, _pool(context, chain, plan.local.endpoints, chosen))
+    for chain, endpoints, is_used in (
+        (names_of.cluster, plan.cluster.endpoints, plan.uses_cluster_pool),
+        (names_of.local, plan.local.endpoints, plan.uses_local_pool),
+    ):
+        if is_used and endpoints:
+            texts[chain] = rules(chain, _pool(context, chain, endpoints, chosen)).text
     for endpoint, (text, chain) in zip(plan.reachable, chosen.items(), strict=True):
-        items[Chain("nat", chain)] = _endpoint(context, chain, endpoint.address, text)
-
-
-def _add(items: dict[Item, Value], chain: str, specs: Iterator[str]) -> None:
-    items[Chain("nat", chain)] = rules(chain, specs)
+        texts[chain] = _endpoint(context, chain, endpoint.address, text)
+    if texts:
+        items[ChainGroup("nat", names_of.common)] = GroupRules(texts)
 
 
 def _external(context: _Context) -> Iterator[str]:
@@ -278,10 +277,10 @@ def _cluster_ip_masquerade(context: _Context) -> Iterator[str]:
     )
 
 
-def _endpoint(context: _Context, chain: str, address: str, text: str) -> Rules:
+def _endpoint(context: _Context, chain: str, address: str, text: str) -> str:
     comment = "" if context.node.is_large_cluster else f"-m comment --comment {context.label} "
     recent = f"-m recent --name {chain} --set " if context.plan.affinity_seconds else ""
-    return Rules(
+    return (
         f"-A {chain} {comment}-s {address} -j {names.MARK_MASQ}\n"
         f"-A {chain} {comment}{recent}{context.protocol} "
         f"-j DNAT --to-destination {text}\n"

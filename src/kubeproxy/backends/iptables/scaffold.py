@@ -11,7 +11,7 @@ from ipaddress import ip_address
 
 from kubeproxy.backends.base import Item, Value
 from kubeproxy.backends.iptables import names
-from kubeproxy.backends.iptables.recognise import identify
+from kubeproxy.backends.iptables.recognise import group, identify
 from kubeproxy.backends.iptables.respell import respell
 from kubeproxy.backends.iptables.settings import Settings
 from kubeproxy.backends.netfilter.items import (
@@ -76,6 +76,7 @@ SCOPE = Scope(
     prefixes={"nat": names.SERVICE_CHAIN_PREFIXES},
     jumps=tuple((jump, Position.FIRST) for jump in (*OWN_JUMPS, *KUBELET_JUMPS)),
     identify=identify,
+    group=group,
     respell=respell,
 )
 

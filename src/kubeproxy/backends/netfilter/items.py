@@ -1,6 +1,7 @@
 """Iptables state as items: what a mode may want in the kernel, and how ours is recognised.
 
     Chain         a chain that one owner fills alone            → its Rules
+    ChainGroup    all chains that belong together to one owner  → its GroupRules
     SharedChain   a chain that many owners fill                 → ChainState.KNOWN
     Section       one owner's rules in a shared chain           → its Rules, in order of `order`
     Jump          one rule in a built-in chain that leads to us → its Position
@@ -39,6 +40,16 @@ class ChainState(Enum):
 
 class Chain(Struct, frozen=True, gc=False):
     """A chain filled by its owner alone; its value is its Rules, possibly none."""
+
+    table: str
+    name: str
+
+
+class ChainGroup(Struct, frozen=True, gc=False):
+    """Chains of one owner that come and go together, known by a name they have in common.
+
+    One item where there could be dozens: a big cluster has ten times as many chains as services.
+    """
 
     table: str
     name: str
@@ -115,6 +126,41 @@ class Rules(Struct, frozen=True, eq=False, gc=False):
     __hash__ = None  # type: ignore[assignment]  # equality is by meaning, which has no cheap hash
 
 
+class GroupRules(Struct, frozen=True, eq=False, gc=False):
+    """The chains of a group with their rules' text, in the order they are shown."""
+
+    chains: Mapping[str, str]
+
+    @property
+    def count(self) -> int:
+        return sum(text.count("\n") for text in self.chains.values())
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.chains.values()))
+
+    def differing(self, other: GroupRules) -> list[str]:
+        """Chains of ours that the other has not, or has with other rules."""
+        return [
+            chain
+            for chain, text in self.chains.items()
+            if (held := other.chains.get(chain)) is None
+            or (held != text and Rules(held) != Rules(text))
+        ]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GroupRules):
+            return NotImplemented
+        if self.chains == other.chains:
+            return True
+        return self.chains.keys() == other.chains.keys() and not self.differing(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]  # as with Rules
+
+
 class GuestRules(Struct, frozen=True, eq=False, gc=False):
     """Our rules in a guest chain, or (`is_read`) all that was found there.
 
@@ -157,6 +203,15 @@ def identify_nothing(_table: str, _chain: str, _line: str) -> Order | None:
     return None
 
 
+Grouping: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""A table's chains with their rules → for each chain that is of a group, the group's name."""
+
+
+def group_nothing(_chains: Mapping[str, str]) -> Mapping[str, str]:
+    """For modes without groups."""
+    return {}
+
+
 Respell: TypeAlias = Callable[[str], str]
 """A table as iptables-save prints it → the same rules, as far as possible spelled as rendered."""
 
@@ -177,6 +232,7 @@ class Scope(Struct, frozen=True):
     guest_chains: Mapping[str, frozenset[str]] = {}
     jumps: tuple[tuple[Jump, Position], ...] = ()
     identify: Identify = identify_nothing
+    group: Grouping = group_nothing
     respell: Respell = respell_nothing
 
     def owns(self, table: str, chain: str) -> bool:

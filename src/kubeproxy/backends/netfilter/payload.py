@@ -14,7 +14,9 @@ from msgspec import Struct
 from kubeproxy.backends.base import Change
 from kubeproxy.backends.netfilter.items import (
     Chain,
+    ChainGroup,
     ChainState,
+    GroupRules,
     GuestChain,
     GuestRules,
     Jump,
@@ -49,7 +51,9 @@ def compose(
     jumps: list[Change] = []
     for change in changes:
         item = change.item
-        if isinstance(item, Chain):
+        if isinstance(item, ChainGroup):
+            parts.group(change.old, change.new)
+        elif isinstance(item, Chain):
             parts.chain(item.name, change.new)
         elif isinstance(item, Section):
             new = change.new if isinstance(change.new, Rules) else None
@@ -73,6 +77,9 @@ def compose(
     return Composed(parts.text(table), after)
 
 
+_NO_GROUP = GroupRules({})
+
+
 class _Parts:
     """The pieces of a table's input, in the order they are written.
 
@@ -83,15 +90,25 @@ class _Parts:
     def __init__(self) -> None:
         self.rules: dict[str, str] = {}
         self.pointers: list[str] = []
-        self.deletions: list[str] = []
+        self.removed: list[str] = []
 
     def chain(self, name: str, value: object) -> None:
         """Write a chain anew, or (without a value) empty and delete it, existing or not."""
         if isinstance(value, (Rules, GuestRules)):
             self.rules[name] = value.text
         else:
-            self.rules[name] = ""
-            self.deletions.append(f"-X {name}\n")
+            self.rules.setdefault(name, "")
+            self.removed.append(name)
+
+    def group(self, old: object, new: object) -> None:
+        """Write those chains of a group that differ; delete those it has no longer."""
+        before = old if isinstance(old, GroupRules) else _NO_GROUP
+        after = new if isinstance(new, GroupRules) else _NO_GROUP
+        for chain in after.differing(before):
+            self.rules[chain] = after.chains[chain]
+        for chain in before.chains:
+            if chain not in after.chains:
+                self.chain(chain, None)
 
     def shared(self, name: str, commands: str, *, declare: bool) -> None:
         if declare:
@@ -106,7 +123,7 @@ class _Parts:
                 *map(chain_line, order),
                 *map(self.rules.__getitem__, order),
                 *self.pointers,
-                *self.deletions,
+                *(f"-X {name}\n" for name in self.removed if not self.rules[name]),
                 "COMMIT\n",
             )
         )
@@ -132,29 +149,52 @@ def split(
     """Batches in a safe order, each of one table and about `limit` lines at most.
 
     An owner's changes stay together. What nobody owns any more is deleted last, when nothing can
-    point to it. A shared chain of unknown content is replaced in one go, after everything its new
-    rules lead to is there, and before anything its old rules led to is deleted.
+    point to it. Shared chains of unknown content are replaced in one go, after everything their
+    new rules lead to is there, together with what their old rules may have led to.
     """
     for table in scope.tables:
         mine = [change for change in changes if _table_of(change) == table]
         unknown = {_shared_chain_of(change) for change in mine if _is_replacement(change)}
-        early, late = [], []
-        replaced: dict[str, list[Change]] = {name: [] for name in sorted(unknown)}
+        followers = _followers(mine)
+        following = {change.item for some in followers.values() for change in some}
+        early: list[Change] = []
+        replaced: list[Change] = []
+        late: list[Change] = []
         for change in mine:
-            chain = _shared_chain_of(change)
-            if chain in unknown:
-                replaced[chain].append(change)
-            elif _is_chain_removal(change) and (unknown or change.owner is None):
-                late.append(change)
+            if following and change.item in following:
+                continue
+            if unknown and (_shared_chain_of(change) in unknown or _drops_chains(change)):
+                into = replaced
+            elif change.owner is None and _drops_chains(change):
+                into = late
             else:
-                early.append(change)
-        for batch in (*_packed(early, limit), *replaced.values(), *_packed(late, limit)):
-            yield table, batch
+                into = early
+            into.append(change)
+            into += followers.get(change.item, ())
+        batches = (*_packed(early, limit), replaced, *_packed(late, limit))
+        yield from ((table, batch) for batch in batches if batch)
+
+
+def _followers(changes: Sequence[Change]) -> dict[object, list[Change]]:
+    """By group: removals of chains that were read as nobody's, since nothing led to them, but
+    which the group wants. Both speak of one chain, so they go into one batch, where the wish
+    counts (`_Parts`)."""
+    loose = {
+        item.name: change
+        for change in changes
+        if change.owner is None and change.new is None and isinstance(item := change.item, Chain)
+    }
+    found: dict[object, list[Change]] = {}
+    if loose:
+        for change in changes:
+            if isinstance(change.new, GroupRules):
+                found[change.item] = [loose[c] for c in change.new.chains if c in loose]
+    return found
 
 
 def _table_of(change: Change) -> str:
     item = change.item
-    if isinstance(item, (Chain, SharedChain, Section, GuestChain, Jump)):
+    if isinstance(item, (ChainGroup, Section, Chain, SharedChain, GuestChain, Jump)):
         return item.table
     raise TypeError(f"{item!r} is not an iptables item")
 
@@ -170,15 +210,20 @@ def _shared_chain_of(change: Change) -> str:
     return item.chain if isinstance(item, Section) else ""
 
 
-def _is_chain_removal(change: Change) -> bool:
-    return change.new is None and isinstance(change.item, (Chain, SharedChain))
+def _drops_chains(change: Change) -> bool:
+    """Does a chain cease to exist, which something unknown may still point to?"""
+    old, new = change.old, change.new
+    if isinstance(old, GroupRules) and isinstance(new, GroupRules):
+        return not old.chains.keys() <= new.chains.keys()
+    return new is None and isinstance(change.item, (Chain, ChainGroup, SharedChain))
 
 
 def _packed(changes: Sequence[Change], limit: int) -> Iterator[list[Change]]:
     batch: list[Change] = []
     size = 0
     for change in changes:
-        if size >= limit * _LINE_BYTES and batch[-1].owner != change.owner:
+        is_next = change.owner is not None and batch and batch[-1].owner != change.owner
+        if is_next and size >= limit * _LINE_BYTES:
             yield batch
             batch, size = [], 0
         batch.append(change)
@@ -192,6 +237,8 @@ _LINE_BYTES = 100
 
 
 def size_of(change: Change) -> int:
-    """Input bytes a change takes, about."""
+    """Input bytes a change takes, at most and about."""
     new = change.new
+    if isinstance(new, GroupRules):
+        return _LINE_BYTES * len(new.chains) + new.size
     return _LINE_BYTES + (len(new.text) if isinstance(new, Rules) else 0)

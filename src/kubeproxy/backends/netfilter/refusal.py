@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kubeproxy.backends.base import Change, Owner
-from kubeproxy.backends.netfilter.items import Chain, Rules, Section
+from kubeproxy.backends.netfilter.items import Chain, GroupRules, Rules, Section
 from kubeproxy.backends.netfilter.text import excerpt
 from kubeproxy.errors import Drifted, KernelError, Rejected
 
@@ -70,6 +70,8 @@ def owner_of(line: str, changes: Sequence[Change]) -> Owner | None:
     for change in changes:
         item = change.item
         if isinstance(item, Chain) and item.name == chain:
+            return change.owner
+        if isinstance(change.new, GroupRules) and chain in change.new.chains:
             return change.owner
         if isinstance(item, Section) and item.chain == chain and _holds(change.new, words):
             return change.owner

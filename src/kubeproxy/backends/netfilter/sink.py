@@ -18,7 +18,9 @@ from kubeproxy.backends.netfilter import refusal
 from kubeproxy.backends.netfilter.canonical import canonical_rule
 from kubeproxy.backends.netfilter.items import (
     Chain,
+    ChainGroup,
     ChainState,
+    GroupRules,
     GuestChain,
     GuestRules,
     Jump,
@@ -49,7 +51,14 @@ class RestoreStatistics(Struct):
 class NetfilterSink:
     """Iptables state of one family and mode."""
 
-    item_types: tuple[type, ...] = (Chain, SharedChain, Section, GuestChain, Jump)
+    item_types: tuple[type, ...] = (
+        Chain,
+        ChainGroup,
+        SharedChain,
+        Section,
+        GuestChain,
+        Jump,
+    )
 
     def __init__(
         self,
@@ -85,7 +94,11 @@ class NetfilterSink:
     def _read_table(self, table: TableText) -> dict[Item, Value]:
         found: dict[Item, Value] = {}
         scope = self._scope
+        groups = scope.group({chain: table.rules.get(chain, "") for chain in table.policies})
+        found |= _read_groups(table, groups)
         for chain in table.policies:
+            if chain in groups:
+                continue
             if scope.shares(table.name, chain):
                 found |= self._read_shared(table, chain)
             elif scope.owns(table.name, chain):
@@ -150,6 +163,13 @@ class NetfilterSink:
         return self.statistics.written.pop(table, 0)
 
 
+def _read_groups(table: TableText, groups: Mapping[str, str]) -> dict[Item, Value]:
+    chains: dict[str, dict[str, str]] = {}
+    for chain, group in groups.items():
+        chains.setdefault(group, {})[chain] = table.rules.get(chain, "")
+    return {ChainGroup(table.name, group): GroupRules(found) for group, found in chains.items()}
+
+
 def _recognise(table: TableText, chain: str, scope: Scope) -> SharedContent | None:
     """A shared chain's sections, if every rule is recognised and they stand in order."""
     sections: dict[tuple[int, tuple[str, ...]], list[str]] = {}
@@ -164,4 +184,4 @@ def _recognise(table: TableText, chain: str, scope: Scope) -> SharedContent | No
 
 
 def _rule_count(value: object) -> int:
-    return value.count if isinstance(value, (Rules, GuestRules)) else 0
+    return value.count if isinstance(value, (Rules, GroupRules, GuestRules)) else 0
