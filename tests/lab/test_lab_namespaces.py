@@ -18,7 +18,7 @@ from kubeproxy.lab.echo import EchoServers, Listening
 from kubeproxy.lab.namespaces import Namespaces, sweep_stale
 from kubeproxy.lab.probe import Connection, Fate, Prober, Target
 from kubeproxy.lab.reaper import NAMED, lab_namespaces
-from kubeproxy.lab.sockets import sctp_socket
+from kubeproxy.lab.sockets import bound_socket, sctp_socket
 from kubeproxy.lab.topology import Topology, parse_topology
 
 pytestmark = pytest.mark.kernel
@@ -242,3 +242,15 @@ async def test_three_nodes_reach_each_others_pods(family: Family) -> None:
         echo.close()
         prober.close()
         lab.close()
+
+
+@pytest.mark.parametrize("protocol", [Protocol.TCP, Protocol.UDP])
+def test_probes_under_way_never_share_a_source_port(
+    namespaces: Namespaces, protocol: Protocol
+) -> None:
+    """Two sockets on one port would take each other's answers."""
+    made = [bound_socket(namespaces, "web-1", Family.IPV4, protocol) for _ in range(600)]
+    ports = {sock.getsockname()[1] for sock in made}
+    for sock in made:
+        sock.close()
+    assert len(ports) == len(made)

@@ -36,7 +36,9 @@ def bound_socket(
         sock = socket.socket(ADDRESS_FAMILY[family], _KIND[protocol])
     try:
         sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if port and protocol is Protocol.TCP:
+            # Never where the kernel chooses: it may then give two sockets the same port.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family is Family.IPV6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         if protocol is Protocol.TCP:
