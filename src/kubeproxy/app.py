@@ -63,7 +63,7 @@ async def clean_up(modes: tuple[str, ...]) -> None:
 
 
 async def _run_mode(settings: Settings, mode: Mode) -> None:
-    await _remove_leftovers(mode)
+    await remove_leftovers(mode)
     origin = await open_origin(settings)
     try:
         prepared = await prepare(settings, mode, origin)
@@ -83,9 +83,9 @@ async def _run_mode(settings: Settings, mode: Mode) -> None:
         await origin.close()
 
 
-async def _remove_leftovers(mode: Mode) -> None:
+async def remove_leftovers(mode: Mode) -> None:
     """Of other modes; best effort: a leftover that stays is told, not fatal."""
-    for name in set(mode.leftovers_of) & set(mode_names()):
+    for name in mode.leftovers_of:
         for problem in await load_mode(name).cleanup():
             logger.error(problem, "Leftovers of another mode remain", mode=name)
 

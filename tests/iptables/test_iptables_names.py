@@ -8,7 +8,7 @@ import pytest
 
 from kubeproxy.backends.base import ModeOptions
 from kubeproxy.backends.iptables import names
-from kubeproxy.backends.iptables.cleanup import cleanup_input
+from kubeproxy.backends.iptables.cleanup import cleanup_input, has_evidence
 from kubeproxy.backends.iptables.recognise import identify
 from kubeproxy.backends.iptables.respell import respell
 from kubeproxy.backends.iptables.scaffold import OWN_JUMPS, SCOPE
@@ -105,6 +105,15 @@ def test_clean_up_of_nothing_is_nothing() -> None:
     """A table without anything of ours is left alone, foreign chains included."""
     assert cleanup_input(TableText("nat")) == ""
     assert cleanup_input(TableText("filter", {"KUBE-FIREWALL": "-", "DOCKER": "-"})) == ""
+
+
+def test_chains_that_ipvs_mode_has_too_are_no_sign_of_this_mode() -> None:
+    """A restart in ipvs mode must not take its own chains for leftovers of iptables mode."""
+    of_ipvs = {"KUBE-SERVICES": "-", "KUBE-NODEPORTS": "-", "KUBE-MARK-MASQ": "-"}
+    filtering = {"KUBE-FORWARD": "-", "KUBE-PROXY-FIREWALL": "-", "KUBE-IPVS-FILTER": "-"}
+    assert not has_evidence([TableText("nat", of_ipvs), TableText("filter", filtering)])
+    assert has_evidence([TableText("nat", of_ipvs | {"KUBE-SVC-AAAAAAAAAAAAAAAA": "-"})])
+    assert has_evidence([TableText("filter", {"KUBE-EXTERNAL-SERVICES": "-"})])
 
 
 def test_clean_up_detaches_only_what_is_there() -> None:

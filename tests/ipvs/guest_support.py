@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import tempfile
+from pathlib import Path
 
+from kubeproxy.app import SystemClock, remove_leftovers
+from kubeproxy.apply import apply_once
 from kubeproxy.backends.base import ModeOptions
 from kubeproxy.backends.ipvs.cleanup import cleanup
 from kubeproxy.backends.ipvs.support import check, open_ipvs
+from kubeproxy.backends.registry import load_mode
 from kubeproxy.errors import ProxyError
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.netlink.ipvs import Service
+from kubeproxy.offline import Question
+
+ONLY_IPTABLES = ("KUBE-SVC-", "KUBE-SEP-", "KUBE-EXTERNAL-SERVICES", "KUBE-PROXY-CANARY")
+
+SERVICE = """\
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec: {clusterIP: 10.96.0.10, ports: [{name: http, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.244.1.5]}]
+"""
 
 
 def check_scheduler(scheduler: str) -> object:
@@ -41,3 +63,31 @@ async def _clean_foreign() -> list[object]:
         problems = await cleanup()
         chains = subprocess.run(["iptables-save"], check=True, capture_output=True, text=True)
         return [list(problems), len(table.services()), "KUBE-SERVICES" in chains.stdout]
+
+
+def switch_from_iptables() -> object:
+    """The program runs once in each mode; what of iptables mode is left, and is ipvs mode there."""
+    return asyncio.run(_switch_from_iptables())
+
+
+async def _switch_from_iptables() -> list[object]:
+    files = Path(tempfile.mkdtemp()) / "web.yaml"
+    files.write_text(SERVICE)
+    question = Question(files=(files,), node="worker-a")
+    before = await _sync(question, "iptables")
+    after = await _sync(question, "ipvs")
+    again = await _sync(question, "ipvs")
+    return [
+        any(word in before for word in ONLY_IPTABLES),
+        [word for word in ONLY_IPTABLES if word in after],
+        "KUBE-IPVS-FILTER" in after,
+        after == again,
+    ]
+
+
+async def _sync(question: Question, mode: str) -> str:
+    loaded = load_mode(mode)
+    await remove_leftovers(loaded)
+    await apply_once(question, loaded, SystemClock())
+    saved = subprocess.run(["iptables-save"], check=True, capture_output=True, text=True).stdout
+    return "".join(line for line in saved.splitlines(keepends=True) if not line.startswith("#"))

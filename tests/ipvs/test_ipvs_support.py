@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubeproxy.backends.base import ModeOptions
-from kubeproxy.backends.ipvs.cleanup import has_evidence, removal_input
+from kubeproxy.backends.ipvs.cleanup import has_evidence, rules_input
 from kubeproxy.backends.ipvs.graceful import Draining
 from kubeproxy.backends.ipvs.items import SetEntry, VirtualServer
 from kubeproxy.backends.ipvs.ownership import Exclusions, find_traces
@@ -94,8 +94,8 @@ COMMIT
 def test_clean_up_leaves_foreign_rules_and_chains_they_use() -> None:
     """A chain that somebody else's rule leads to is emptied, but cannot be deleted."""
     (table,) = parse_save(SAVED)
-    assert has_evidence(table)
-    assert removal_input(table) == (
+    assert has_evidence([table])
+    assert rules_input(table) == (
         "*filter\n"
         ":KUBE-FORWARD - [0:0]\n"
         ":KUBE-IPVS-FILTER - [0:0]\n"
@@ -109,12 +109,12 @@ def test_clean_up_leaves_foreign_rules_and_chains_they_use() -> None:
 def test_clean_up_leaves_the_iptables_mode_alone() -> None:
     """Some chains have the same name there; without a chain only ipvs has, nothing is ours."""
     (table,) = parse_save(SAVED.replace("KUBE-IPVS-FILTER", "KUBE-SERVICES"))
-    assert not has_evidence(table)
+    assert not has_evidence([table])
 
 
 def test_nothing_of_ours_means_nothing_to_do() -> None:
     (table,) = parse_save("*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n")
-    assert removal_input(table) == ""
+    assert rules_input(table) == ""
 
 
 @pytest.mark.parametrize(

@@ -31,3 +31,8 @@ def test_an_unknown_scheduler_is_named_with_a_remedy(uml: UserModeKernel) -> Non
 
 def test_clean_up_touches_nothing_of_others(uml: UserModeKernel) -> None:
     assert uml.call(GUEST, "clean_foreign") == [[], 1, True]
+
+
+def test_switching_from_iptables_mode_leaves_nothing_of_it(uml: UserModeKernel) -> None:
+    """And a restart in ipvs mode leaves everything as it was."""
+    assert uml.call(GUEST, "switch_from_iptables") == [True, [], True, True]

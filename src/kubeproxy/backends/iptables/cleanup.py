@@ -6,15 +6,12 @@ accounting objects.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kubeproxy.backends.iptables import names
 from kubeproxy.backends.iptables.scaffold import OWN_JUMPS
-from kubeproxy.backends.netfilter.canonical import canonical_rule
-from kubeproxy.backends.netfilter.text import TableText, chain_line, parse_save
-from kubeproxy.backends.netfilter.xtables import Xtables
-from kubeproxy.errors import KernelError
-from kubeproxy.facts.ids import Family
+from kubeproxy.backends.netfilter.removal import clean_families, removal_input
+from kubeproxy.backends.netfilter.text import TableText
 
 _FIXED = {
     "nat": (names.SERVICES, names.NODE_PORTS, names.POSTROUTING, names.MARK_MASQ, names.CANARY),
@@ -29,6 +26,16 @@ _FIXED = {
     "mangle": (names.CANARY,),
 }
 _PREFIXES = {"nat": names.SERVICE_CHAIN_PREFIXES}
+_ALSO_OF_IPVS = frozenset(
+    {
+        names.SERVICES,
+        names.NODE_PORTS,
+        names.POSTROUTING,
+        names.MARK_MASQ,
+        names.FORWARD,
+        names.PROXY_FIREWALL,
+    }
+)
 
 
 def own_chains(table: TableText) -> list[str]:
@@ -39,55 +46,15 @@ def own_chains(table: TableText) -> list[str]:
 
 
 def cleanup_input(table: TableText) -> str:
-    """Restore input that detaches, empties and deletes all that is ours in a table.
-
-    Empty if nothing is ours. Everything goes in one commit, so nothing is ever half removed.
-    """
-    chains = own_chains(table)
-    present = {
-        (chain, canonical_rule(line))
-        for chain in table.rules
-        if table.policies.get(chain) != "-"
-        for line in table.lines(chain)
-    }
-    detached = [
-        f"-D {jump.chain} {jump.rule}\n"
-        for jump in OWN_JUMPS
-        if jump.table == table.name
-        and (jump.chain, canonical_rule(f"-A {jump.chain} {jump.rule}")) in present
-    ]
-    if not chains and not detached:
-        return ""
-    return "".join(
-        (
-            f"*{table.name}\n",
-            *map(chain_line, chains),
-            *detached,
-            *(f"-X {chain}\n" for chain in chains),
-            "COMMIT\n",
-        )
-    )
+    """Restore input that removes all that is ours in a table; empty if nothing is."""
+    return removal_input(table, own_chains(table), OWN_JUMPS)
 
 
-async def cleanup_tables(tables: Xtables) -> list[str]:
-    """Clean one family; what went wrong, in words."""
-    problems = []
-    for name in ("nat", "filter", "mangle"):
-        try:
-            saved = {table.name: table for table in parse_save(await tables.save(name))}
-            text = cleanup_input(saved.get(name, TableText(name)))
-            if text:
-                await tables.restore(text)
-        except KernelError as error:
-            problems.append(f"{tables.family.value} table {name}: {error}")
-    return problems
+def has_evidence(tables: Iterable[TableText]) -> bool:
+    """Was this mode here? Chains that ipvs mode has too are no sign of it."""
+    return any(chain not in _ALSO_OF_IPVS for table in tables for chain in own_chains(table))
 
 
 async def cleanup() -> Sequence[str]:
     """Clean both families, as far as their tools are there."""
-    problems: list[str] = []
-    for family in Family:
-        tables = Xtables(family)
-        if await tables.is_present():
-            problems += await cleanup_tables(tables)
-    return problems
+    return await clean_families(tuple(_FIXED), cleanup_input, has_evidence=has_evidence)

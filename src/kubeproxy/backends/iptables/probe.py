@@ -8,6 +8,7 @@ from pathlib import Path
 from kubeproxy.backends.base import ModeOptions
 from kubeproxy.backends.iptables import names
 from kubeproxy.backends.iptables.settings import Features
+from kubeproxy.backends.netfilter.support import require_iptables
 from kubeproxy.backends.netfilter.xtables import Xtables
 from kubeproxy.errors import KernelError, Unsupported
 from kubeproxy.facts.ids import Family
@@ -79,15 +80,7 @@ async def check_families(families: Collection[Family], options: ModeOptions) -> 
     for family in families:
         if family is Family.IPV6 and not _has_ipv6():
             raise Unsupported("iptables is not available on this host : IPv6 is switched off")
-        tables = Xtables(family, lock_timeout_seconds=options.xtables_lock_timeout_seconds)
-        try:
-            await tables.probe()
-        except KernelError as error:
-            raise Unsupported(f"iptables is not available on this host : {error}") from error
-        if not await tables.is_present():
-            raise Unsupported(
-                f"iptables is not available on this host : no {family.value} nat table"
-            )
+        await require_iptables(family, options)
 
 
 def _has_ipv6() -> bool:

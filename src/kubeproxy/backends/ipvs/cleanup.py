@@ -8,7 +8,7 @@ that it was here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from kubeproxy.backends.ipvs import requests
 from kubeproxy.backends.ipvs.addresses import bound_addresses
@@ -24,9 +24,8 @@ from kubeproxy.backends.ipvs.rules import (
     OWN_CHAINS,
     SHARED_CHAINS,
 )
-from kubeproxy.backends.netfilter.canonical import canonical_rule
-from kubeproxy.backends.netfilter.text import TableText, chain_line, parse_save
-from kubeproxy.backends.netfilter.xtables import Xtables
+from kubeproxy.backends.netfilter.removal import clean_families, removal_input
+from kubeproxy.backends.netfilter.text import TableText
 from kubeproxy.errors import KernelError, Unsupported
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.interfaces import Interfaces
@@ -40,8 +39,7 @@ async def cleanup() -> Sequence[str]:
     problems: list[str] = []
     problems += _attempt(remove_servers)
     problems += _attempt(remove_link)
-    for family in Family:
-        problems += await remove_rules(family)
+    problems += await clean_families((NAT, FILTER), rules_input, has_evidence=has_evidence)
     problems += _attempt(remove_sets)
     return problems
 
@@ -97,72 +95,15 @@ def remove_link() -> None:
         links.delete_link(link)
 
 
-async def remove_rules(family: Family) -> list[str]:
-    """Detach, empty and delete our chains, where there is evidence that they are ours."""
-    tables = Xtables(family)
-    problems: list[str] = []
-    try:
-        if not await tables.is_present():
-            return []
-        saved = [table for name in (NAT, FILTER) for table in parse_save(await tables.save(name))]
-    except KernelError as error:
-        return [f"{family.value}: {error}"]
-    if not any(has_evidence(table) for table in saved):
-        return []
-    for table in saved:
-        text = removal_input(table)
-        try:
-            if text:
-                await tables.restore(text)
-        except KernelError as error:
-            problems.append(f"{family.value} table {table.name}: {error}")
-    return problems
-
-
-def has_evidence(table: TableText) -> bool:
-    """Was this mode here? Its other chains have the same names in iptables mode."""
-    return table.name == FILTER and bool({IPVS_FILTER, IPVS_OUT_FILTER} & table.policies.keys())
-
-
-def removal_input(table: TableText) -> str:
-    """Restore input that removes our jumps and chains; empty if there are none. Pure.
-
-    A chain that a foreign chain still leads to cannot be deleted; it is left empty.
-    """
+def rules_input(table: TableText) -> str:
+    """Restore input that removes our jumps and chains; empty if there are none. Pure."""
     chains = sorted((OWN_CHAINS[table.name] | SHARED_CHAINS[table.name]) & table.policies.keys())
-    jumps = [
-        f"-D {jump.chain} {jump.rule}\n"
-        for jump, _ in JUMPS
-        if jump.table == table.name and _holds(table, jump.chain, jump.rule)
-    ]
-    if not chains and not jumps:
-        return ""
-    deleted = [chain for chain in chains if not _is_used_elsewhere(table, chain, chains)]
-    return "".join(
-        (
-            f"*{table.name}\n",
-            *map(chain_line, chains),
-            *jumps,
-            *(f"-X {chain}\n" for chain in deleted),
-            "COMMIT\n",
-        )
-    )
+    return removal_input(table, chains, [jump for jump, _ in JUMPS])
 
 
-def _holds(table: TableText, chain: str, rule: str) -> bool:
-    wanted = canonical_rule(f"-A {chain} {rule}")
-    return any(canonical_rule(line) == wanted for line in table.lines(chain))
-
-
-def _is_used_elsewhere(table: TableText, chain: str, ours: Sequence[str]) -> bool:
-    """Does a rule in a chain that is not ours lead here, other than the jumps we remove?"""
-    removed = {canonical_rule(f"-A {jump.chain} {jump.rule}") for jump, _ in JUMPS}
-    return any(
-        line.endswith(f"-j {chain}") and canonical_rule(line) not in removed
-        for other in table.rules
-        if other not in ours
-        for line in table.lines(other)
-    )
+def has_evidence(tables: Iterable[TableText]) -> bool:
+    """Was this mode here? Its other chains have the same names in iptables mode."""
+    return any({IPVS_FILTER, IPVS_OUT_FILTER} & table.policies.keys() for table in tables)
 
 
 def remove_sets() -> None:

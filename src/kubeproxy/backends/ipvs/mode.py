@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from kubeproxy.backends.base import (
     Backend,
     Fragment,
-    Measure,
     Mode,
     ModeOptions,
     Owner,
@@ -112,12 +111,6 @@ class IpvsBackend(Backend):
             logger.error(error, "Try delete rs failed; trying again in a minute")
         return self._servers.draining.seconds_left(now)
 
-    def measures(self) -> Sequence[Measure]:
-        """Absent until the first failure, like upstream's."""
-        failures = self._netfilter.statistics.failures
-        metric = "sync_proxy_rules_iptables_restore_failures_total"
-        return (Measure(metric, (), failures),) if failures else ()
-
     async def close(self) -> None:
         self._tables.close()
 
@@ -127,6 +120,6 @@ MODE = Mode(
     create=IpvsBackend,
     check=check,
     cleanup=cleanup,
-    leftovers_of=("nftables", "userspace"),
+    leftovers_of=("iptables", "nftables", "userspace"),
     runs_periodically=True,
 )

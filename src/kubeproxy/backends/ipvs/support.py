@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from kubeproxy.backends.base import ModeOptions
 from kubeproxy.backends.ipvs.render import DEFAULT_SCHEDULER
-from kubeproxy.backends.netfilter.xtables import Xtables
+from kubeproxy.backends.netfilter.support import require_iptables
 from kubeproxy.errors import KernelError, Unsupported
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.kernel.ipset import Ipset
@@ -41,7 +41,7 @@ async def check(families: Collection[Family], options: ModeOptions) -> None:
     except (KernelError, Unsupported) as error:
         raise Unsupported(f"can't use the IPVS proxier: {error}") from error
     for family in families:
-        await _check_iptables(family)
+        await require_iptables(family, options)
 
 
 async def open_ipvs() -> Ipvs:
@@ -87,12 +87,6 @@ def probe_scheduler(ipvs: Ipvs, scheduler: str, family: Family = Family.IPV4) ->
     if not ipvs.services():
         raise Unsupported("ipvs not supported")
     ipvs.delete(probe)
-
-
-async def _check_iptables(family: Family) -> None:
-    if not await Xtables(family).is_present():
-        name = "iptables" if family is Family.IPV4 else "ip6tables"
-        raise Unsupported(f"{name} is not available on this host")
 
 
 def wanted_sysctls(release: tuple[int, int], *, strict_arp: bool) -> list[tuple[str, int]]:

@@ -132,6 +132,14 @@ class Xtables:
         done = await self.command("-S", chain, "-t", table)
         return done.is_success
 
+    async def require_chain(self, table: str, chain: str) -> None:
+        """Raise what the tool says if the chain cannot be listed."""
+        done = await self.command("-S", chain, "-t", table)
+        if not done.is_success:
+            raise KernelError(
+                f'error listing chain "{chain}" in table "{table}": {self._failure(done)}'
+            )
+
     async def delete_chain(self, table: str, chain: str) -> None:
         """Empty and remove a chain; one that is not there is fine."""
         for operation in ("-F", "-X"):

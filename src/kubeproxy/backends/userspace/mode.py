@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kubeproxy.backends.base import Mode, ModeOptions
-from kubeproxy.backends.netfilter.xtables import Xtables
+from kubeproxy.backends.netfilter.support import require_iptables
 from kubeproxy.backends.userspace.backend import UserspaceBackend
 from kubeproxy.backends.userspace.cleanup import cleanup
 from kubeproxy.backends.userspace.ports import parse_port_range
-from kubeproxy.errors import ConfigError, KernelError, Unsupported
+from kubeproxy.errors import ConfigError, Unsupported
 from kubeproxy.facts.address import is_loopback
 from kubeproxy.facts.ids import Family
 
@@ -25,17 +25,7 @@ async def check(families: Collection[Family], options: ModeOptions) -> None:
     if options.userspace_udp_idle_seconds <= 0:
         raise Unsupported("the UDP idle time-out must be more than 0: set --udp-timeout")
     for family in families:
-        await _check_iptables(family, options)
-
-
-async def _check_iptables(family: Family, options: ModeOptions) -> None:
-    tables = Xtables(family, lock_timeout_seconds=options.xtables_lock_timeout_seconds)
-    try:
-        await tables.probe()
-    except KernelError as error:
-        raise Unsupported(f"iptables is not available on this host : {error}") from error
-    if not await tables.is_present():
-        raise Unsupported(f"iptables is not available on this host : no {family.value} nat table")
+        await require_iptables(family, options)
 
 
 MODE = Mode(
