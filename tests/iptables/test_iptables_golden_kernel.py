@@ -8,8 +8,9 @@ import pytest
 
 from kubeproxy.backends.iptables.backend import IptablesBackend
 from kubeproxy.backends.iptables.canary import set_canary
-from kubeproxy.backends.iptables.cleanup import cleanup_tables
+from kubeproxy.backends.iptables.cleanup import REMOVAL
 from kubeproxy.backends.iptables.names import INVALID_COUNTER, LOCALHOST_COUNTER
+from kubeproxy.backends.netfilter.removal import clean_tables
 from kubeproxy.backends.netfilter.text import TableText, parse_save
 from kubeproxy.backends.netfilter.xtables import Xtables
 from kubeproxy.engine import Engine
@@ -103,7 +104,7 @@ async def test_clean_up_leaves_what_upstream_leaves(
         foreign = "*nat\n:DOCKER - [0:0]\n-A DOCKER -j RETURN\n-A PREROUTING -j DOCKER\nCOMMIT\n"
         await tables.restore(foreign)
         for _ in range(2):
-            assert await cleanup_tables(tables) == []
+            assert await clean_tables(tables, REMOVAL) == []
             mangle, filter_table, nat = await saved(tables)
             expected = parse_save(case.text("cleanup.expected", family))
             assert (mangle, filter_table) == expected[:2]
@@ -122,7 +123,7 @@ async def test_clean_up_names_what_holds_on_to_our_chains(tmp_path: Path) -> Non
         await synced(engine)
         tables = tables_of(engine)
         await tables.restore("*nat\n:MINE - [0:0]\n-A MINE -j KUBE-MARK-MASQ\nCOMMIT\n")
-        problems = await cleanup_tables(tables)
+        problems = await clean_tables(tables, REMOVAL)
         assert len(problems) == 1
         assert "IPv4 table nat" in problems[0]
         assert "KUBE-MARK-MASQ" in problems[0]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from kubeproxy.backends.iptables import names
 from kubeproxy.backends.iptables.scaffold import OWN_JUMPS
-from kubeproxy.backends.netfilter.removal import clean_families, removal_input
+from kubeproxy.backends.netfilter.removal import Removal, clean_families, removal_input
 from kubeproxy.backends.netfilter.text import TableText
 
 _FIXED = {
@@ -55,6 +55,9 @@ def has_evidence(tables: Iterable[TableText]) -> bool:
     return any(chain not in _ALSO_OF_IPVS for table in tables for chain in own_chains(table))
 
 
+REMOVAL = Removal(tuple(_FIXED), cleanup_input, has_evidence)
+
+
 async def cleanup() -> Sequence[str]:
     """Clean both families, as far as their tools are there."""
-    return await clean_families(tuple(_FIXED), cleanup_input, has_evidence=has_evidence)
+    return await clean_families(REMOVAL)

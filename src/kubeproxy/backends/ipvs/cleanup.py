@@ -24,7 +24,7 @@ from kubeproxy.backends.ipvs.rules import (
     OWN_CHAINS,
     SHARED_CHAINS,
 )
-from kubeproxy.backends.netfilter.removal import clean_families, removal_input
+from kubeproxy.backends.netfilter.removal import Removal, clean_families, removal_input
 from kubeproxy.backends.netfilter.text import TableText
 from kubeproxy.errors import KernelError, Unsupported
 from kubeproxy.facts.ids import Family
@@ -39,7 +39,7 @@ async def cleanup() -> Sequence[str]:
     problems: list[str] = []
     problems += _attempt(remove_servers)
     problems += _attempt(remove_link)
-    problems += await clean_families((NAT, FILTER), rules_input, has_evidence=has_evidence)
+    problems += await clean_families(Removal((NAT, FILTER), rules_input, has_evidence))
     problems += _attempt(remove_sets)
     return problems
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from msgspec import Struct
+
 from kubeproxy.backends.netfilter.canonical import canonical_rule
 from kubeproxy.backends.netfilter.items import Jump
 from kubeproxy.backends.netfilter.text import TableText, chain_line, parse_save
@@ -16,8 +18,18 @@ from kubeproxy.backends.netfilter.xtables import Xtables
 from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family
 
-Compose = Callable[[TableText], str]
-"""Restore input that removes what is ours in a table; empty if nothing is."""
+
+class Removal(Struct, frozen=True):
+    """What a mode wants removed.
+
+    `compose` gives the restore input that removes what is ours in a table, empty if nothing is.
+    Nothing is touched where `has_evidence` finds no sign of the mode: other modes have chains of
+    the same names.
+    """
+
+    tables: tuple[str, ...]
+    compose: Callable[[TableText], str]
+    has_evidence: Callable[[Iterable[TableText]], bool] = lambda _: True
 
 
 def removal_input(table: TableText, chains: Sequence[str], jumps: Iterable[Jump]) -> str:
@@ -53,36 +65,40 @@ async def save_tables(tables: Xtables, names: Iterable[str]) -> dict[str, TableT
     return saved
 
 
-async def clean_families(
-    names: Sequence[str],
-    compose: Compose,
-    *,
-    has_evidence: Callable[[Iterable[TableText]], bool] = lambda _: True,
-) -> list[str]:
-    """Clean both families as far as their tools are there; what went wrong, in words.
-
-    Nothing is touched where `has_evidence` finds nothing of ours: other modes have chains of the
-    same names.
-    """
+async def clean_families(removal: Removal) -> list[str]:
+    """Clean both families as far as their tools are there; what went wrong, in words."""
     problems: list[str] = []
     for family in Family:
         tables = Xtables(family)
-        try:
-            if not await tables.is_present():
-                continue
-            saved = await save_tables(tables, names)
-        except KernelError as error:
-            problems.append(f"{family.value}: {error}")
-            continue
-        if has_evidence(saved.values()):
-            problems += [p for name in names for p in await _clean(tables, compose(saved[name]))]
+        if await tables.is_present():
+            problems += await clean_tables(tables, removal)
+    return problems
+
+
+async def clean_tables(tables: Xtables, removal: Removal) -> list[str]:
+    """Clean one family; what went wrong, in words."""
+    try:
+        saved = await save_tables(tables, removal.tables)
+    except KernelError as error:
+        return [f"{tables.family.value}: {error}"]
+    if not removal.has_evidence(saved.values()):
+        return []
+    problems: list[str] = []
+    for name in removal.tables:
+        where = f"{tables.family.value} table {name}"
+        problems += [f"{where}: {p}" for p in await _clean(tables, removal.compose(saved[name]))]
     return problems
 
 
 async def _clean(tables: Xtables, text: str) -> list[str]:
+    if not text:
+        return []
     try:
-        if text:
-            await tables.restore(text)
+        await tables.restore(text)
     except KernelError as error:
-        return [f"{tables.family.value}: {text.partition(chr(10))[0]}: {error}"]
-    return []
+        return [str(error)]
+    lines = text.splitlines()
+    kept = {line[1:].split()[0] for line in lines if line.startswith(":")} - {
+        line.removeprefix("-X ") for line in lines if line.startswith("-X ")
+    }
+    return [f"{chain} is empty now but stays: a foreign rule leads to it" for chain in sorted(kept)]

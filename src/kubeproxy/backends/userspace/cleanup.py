@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kubeproxy.backends.netfilter.removal import clean_families, removal_input
+from kubeproxy.backends.netfilter.removal import Removal, clean_families, removal_input
 from kubeproxy.backends.netfilter.text import TableText
 from kubeproxy.backends.userspace.scaffold import SCOPE
 
@@ -20,4 +20,4 @@ def cleanup_input(table: TableText) -> str:
 
 async def cleanup() -> Sequence[str]:
     """Clean both families, as far as their tools are there; what went wrong, in words."""
-    return await clean_families(SCOPE.tables, cleanup_input)
+    return await clean_families(Removal(SCOPE.tables, cleanup_input))
