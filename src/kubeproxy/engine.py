@@ -3,7 +3,7 @@
 The engine owns the order of effects and the policy for errors; what to do is decided elsewhere.
 
     Rejected   split by owner until the culprit stands alone; the rest goes through; retry later
-    Drifted    re-read the kernel in the next round
+    Drifted    re-read the kernel in the next round, which is due at once
     other      the round failed; what the kernel holds is unknown: re-read and retry
 
 Nothing is replayed after a failure: the difference is computed again.
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from kubeproxy.backends.base import Backend, Change, Sink
 from kubeproxy.core.clock import Clock
 from kubeproxy.core.runner import Runner
-from kubeproxy.errors import KernelError, Rejected
+from kubeproxy.errors import Drifted, KernelError, Rejected
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.pipeline import Pipeline, Recomputed
@@ -191,6 +191,9 @@ class Engine:
         except KernelError as error:
             tally.failures.append(Failure("", str(error)))
             recomputed = Recomputed(0, (), {})
+            if isinstance(error, Drifted) and not is_full:
+                # Only our belief was wrong: look again at once, not after the retry interval.
+                self._runner.request()
         return await self._report(
             RoundReport(
                 family=self.family,

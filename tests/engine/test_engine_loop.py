@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from kubeproxy.engine import Engine, EngineTimes
-from kubeproxy.errors import Busy
+from kubeproxy.errors import Busy, Drifted
 from kubeproxy.testing.builders import endpoint, endpoint_slice, node, service
 from kubeproxy.testing.fake_backend import FakeBackend, FakeConntrack, Heard
 
@@ -47,6 +47,34 @@ async def test_a_failed_first_sync_is_retried_without_another_trigger() -> None:
         await reports(heard, len(heard.reports) + 1)
         loop.cancel()
     assert heard.reports[-1].is_success
+
+
+async def test_a_wrong_belief_is_corrected_at_once_and_not_after_the_retry_interval() -> None:
+    backend, heard = FakeBackend(), Heard()
+    made = Engine(
+        backend,
+        node(),
+        clock=SteadyClock(),
+        listener=heard,
+        clean_conntrack=FakeConntrack(),
+        times=EngineTimes(min_seconds=0.001, retry_seconds=3600, max_seconds=3600),
+    )
+
+    def vanish_once(change: object) -> bool:
+        backend.kernel.refuse = lambda _: False
+        raise Drifted("the table has disappeared")
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        loop = group.create_task(made.run())
+        made.mark_synced()
+        await reports(heard, 1)
+        backend.kernel.refuse = vanish_once
+        made.pipeline.store.set_service(service())
+        made.request()
+        await reports(heard, 3)
+        loop.cancel()
+    assert [r.is_success for r in heard.reports] == [True, False, True]
+    assert heard.reports[2].is_full
 
 
 async def test_nothing_is_written_before_synced_and_everything_after() -> None:
