@@ -116,8 +116,10 @@ def test_the_next_lab_sweeps_what_a_crash_left() -> None:
     living, alive, _ = start_owner()
     os.kill(reaper, signal.SIGKILL)
     end(crashed, signal.SIGKILL)
-    assert lab_namespaces(stale)
-    assert stale in sweep_stale()
+    # The killed reaper may still be dying; and another lab on this machine may be quicker.
+    deadline = time.monotonic() + 10
+    while lab_namespaces(stale) and time.monotonic() < deadline:
+        sweep_stale()
     assert lab_namespaces(stale) == []
     assert lab_namespaces(alive)
     end(living, signal.SIGTERM)

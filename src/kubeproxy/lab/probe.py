@@ -19,6 +19,7 @@ import errno
 import random
 import socket
 from enum import StrEnum
+from itertools import count
 
 import msgspec
 
@@ -38,6 +39,8 @@ from kubeproxy.lab.sockets import Hosts, bound_socket, icmp_socket, sctp_socket
 DEFAULT_TIMEOUT_SECONDS = 1.0
 _ASK = b"who?\n"
 _MAX_REMEMBERED = 4096
+_SCTP_LISTEN_SECONDS = 0.05
+_SCTP_REPEAT = 5
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
@@ -154,8 +157,6 @@ class Prober:
         init = SctpPacket(port, target.port, 0, INIT, random.randint(1, 2**32 - 1))
         try:
             async with asyncio.timeout(timeout_seconds):
-                # A raw socket has no ports: the address tuple carries none.
-                sock.sendto(format_sctp(init), (target.address, 0))
                 return await self._sctp_reply(sock, init, target, watch)
         except TimeoutError:
             return Outcome(watch.find(Protocol.SCTP, port) or Fate.DROPPED, source_port=port)
@@ -169,20 +170,31 @@ class Prober:
     ) -> Outcome:
         """The reply to our INIT; a raw socket gets everybody's packets, and no ICMP error."""
         loop = asyncio.get_running_loop()
-        while True:
+        for attempt in count():
+            if attempt % _SCTP_REPEAT == 0:
+                # As every SCTP does, an INIT is sent again; a raw socket has no ports of its own.
+                sock.sendto(format_sctp(init), (target.address, 0))
             try:
-                data = await asyncio.wait_for(loop.sock_recv(sock, 2048), 0.05)
+                data = await asyncio.wait_for(loop.sock_recv(sock, 2048), _SCTP_LISTEN_SECONDS)
             except TimeoutError:
                 if fate := watch.find(Protocol.SCTP, init.source_port):
                     return Outcome(fate, source_port=init.source_port)
                 continue
-            packet = parse_sctp(strip_ipv4_header(data) if target.family is Family.IPV4 else data)
-            if packet is None or packet.tag != init.initiate_tag:
-                continue
-            if packet.chunk != INIT_ACK:
-                return Outcome(Fate.REFUSED, source_port=init.source_port)
-            answer = msgspec.json.decode(packet.cookie, type=Answer)
-            return Outcome(Fate.ANSWERED, answer, init.source_port)
+            outcome = _sctp_outcome(data, init, target.family)
+            if outcome is not None:
+                return outcome
+        raise AssertionError("unreachable: the caller's time-out ends the loop")
+
+
+def _sctp_outcome(data: bytes, init: SctpPacket, family: Family) -> Outcome | None:
+    """What a packet says about our INIT, or None if it is not about it."""
+    packet = parse_sctp(strip_ipv4_header(data) if family is Family.IPV4 else data)
+    if packet is None or packet.tag != init.initiate_tag:
+        return None
+    if packet.chunk != INIT_ACK:
+        return Outcome(Fate.REFUSED, source_port=init.source_port)
+    answer = msgspec.json.decode(packet.cookie, type=Answer)
+    return Outcome(Fate.ANSWERED, answer, init.source_port)
 
 
 class Connection:
