@@ -122,8 +122,10 @@ def test_a_later_run_of_a_part_keeps_the_others() -> None:
     small, large = Size(1000), Size(10000)
     old_records = summarise([*measured(OURS, 1, size=small), *measured(OURS, 99, size=large)])
     new_records = summarise(measured(OURS, 10, size=large))
-    old = Results("then", {}, {}, old_records, notes=("a",))
-    merged = merge(old, Results("now", {}, {}, new_records, notes=("b",)))
+    old = Results("then", {}, {"size": "1k", "modes": "all"}, old_records, notes=("a",))
+    new = Results("now", {}, {"size": "10k", "modes": "all"}, new_records, notes=("b",))
+    merged = merge(old, new)
+    assert merged.options == {"size": "1k; 10k", "modes": "all"}
     assert [record.ours for record in merged.records] == [1, 10]
     assert merged.growth[0].ours == pytest.approx(1)
     assert merged.notes == ("a", "b")

@@ -210,12 +210,20 @@ def merge(old: Results, new: Results) -> Results:
     return Results(
         started_at=f"{old.started_at}; {new.started_at}",
         machine=new.machine,
-        options=new.options,
+        options=_joined(old.options, new.options),
         records=records,
         growth=growth(records),
         notes=(*old.notes, *new.notes),
         figures=(*(f for f in old.figures if f.mode not in again), *new.figures),
     )
+
+
+def _joined(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+    """What both runs were told; where they differ, one after the other."""
+    return {
+        name: new[name] if old.get(name, new[name]) == new[name] else f"{old[name]}; {new[name]}"
+        for name in new
+    }
 
 
 def _place(record: Record) -> tuple[str, Size]:

@@ -188,7 +188,7 @@ class Benchmark:
             await session.rolling_update()
             if size == Size(options.churn_services):
                 await session.churn()
-        if options.with_data and number == 0:
+        if options.with_data and (number == 0 or not options.with_control):
             session.found += measure_traffic(
                 site, mode=mode, program=program, size=size, effort=options.effort
             )
