@@ -20,6 +20,8 @@ from kubeproxy.testing.flow_run import families_of
 
 DUAL = "dual"
 SYNCED = "SyncProxyRules complete"
+LOAD_SECONDS = 8.0
+"""This kernel is a process: while the machine does something else, all of it stands still."""
 
 
 class PatientProxies(Proxies):
@@ -49,7 +51,7 @@ async def _run_flows(folder: Path, names: list[str]) -> dict[str, list[str]]:
     with tempfile.TemporaryDirectory() as directory:
         async with Lab(topology) as lab:
             lab.proxies = PatientProxies(lab.namespaces, Path(directory))
-            runner = LabRunner(lab, "ipvs")
+            runner = LabRunner(lab, "ipvs", load_timeout_seconds=LOAD_SECONDS)
             for block, name in enumerate(names):
                 flow = load_flow(folder / f"corpus/{name}.yaml")
                 variant = DUAL if DUAL in flow.variants else flow.variants[0]

@@ -48,6 +48,11 @@ def test_one_bad_entry_does_not_stop_the_others(uml: UserModeKernel) -> None:
 
 def test_virtual_and_real_servers(uml: UserModeKernel) -> None:
     answer = uml.call(GUEST, "servers")
+    assert isinstance(answer, dict)
+    # The kernel lists virtual servers in the order of a hash with a random seed.
+    answer["services"].sort(key=lambda service: int(service["protocol"]))
+    if answer["shown"][0].startswith("UDP"):
+        answer["shown"] = answer["shown"][2:] + answer["shown"][:2]
     assert answer == {
         "services": [
             {

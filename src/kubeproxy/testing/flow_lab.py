@@ -40,7 +40,7 @@ from kubeproxy.testing.flow import (
     Wait,
 )
 from kubeproxy.testing.flow_judge import Memory, judge
-from kubeproxy.testing.flow_load import Load
+from kubeproxy.testing.flow_load import TIMEOUT_SECONDS, Load
 from kubeproxy.testing.flow_model import expand_networks
 from kubeproxy.testing.flow_objects import (
     Destination,
@@ -65,15 +65,19 @@ _generations = count()
 class LabRunner:
     """Runs flows of one mode in one lab."""
 
-    def __init__(self, lab: Lab, mode: str) -> None:
+    def __init__(
+        self, lab: Lab, mode: str, *, load_timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> None:
+        """`load_timeout_seconds`: how late an answer to a connection of a load may be."""
         self._lab = lab
         self._mode = mode
+        self._load_timeout_seconds = load_timeout_seconds
         nodes = [node_manifest(node) for node in lab.topology.nodes]
         lab.proxies.write("cluster", [*nodes, service_cidr_manifest()])
 
     async def run(self, flow: Flow, world: World) -> Sequence[str]:
         """What is wrong with this flow, in sentences."""
-        run = _Run(self._lab, flow, world, self._mode)
+        run = _Run(self._lab, flow, world, self._mode, self._load_timeout_seconds)
         try:
             return await run.all_steps()
         finally:
@@ -83,8 +87,11 @@ class LabRunner:
 class _Run:
     """One flow under way."""
 
-    def __init__(self, lab: Lab, flow: Flow, world: World, mode: str) -> None:
+    def __init__(
+        self, lab: Lab, flow: Flow, world: World, mode: str, load_timeout_seconds: float
+    ) -> None:
         self._lab = lab
+        self._load_timeout_seconds = load_timeout_seconds
         self._flow = flow
         self._world = world
         self._mode = self._started_in = mode
@@ -250,7 +257,11 @@ class _Run:
     async def _start_load(self, packet: Packet) -> None:
         for family in self._world.families:
             place = self._world.destinations(packet, self._services, family)[0]
-            load = Load(self._lab.prober, _target(packet, place, family))
+            load = Load(
+                self._lab.prober,
+                _target(packet, place, family),
+                timeout_seconds=self._load_timeout_seconds,
+            )
             self._loads.append(load)
             await load.start()
 

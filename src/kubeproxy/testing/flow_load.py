@@ -8,15 +8,19 @@ from kubeproxy.lab.probe import Connection, Fate, Outcome, Prober, Target
 
 _PAUSE_SECONDS = 0.01
 _ENOUGH = 30
-_TIMEOUT_SECONDS = 2.0
+TIMEOUT_SECONDS = 2.0
+"""Twice what a lost first packet costs; whoever is answered later counts as dropped."""
 
 
 class Load:
     """Runs until stopped; `failures` and `hosts` say what happened."""
 
-    def __init__(self, prober: Prober, target: Target) -> None:
+    def __init__(
+        self, prober: Prober, target: Target, *, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> None:
         self._prober = prober
         self._target = target
+        self._timeout_seconds = timeout_seconds
         self._tasks: list[asyncio.Task[None]] = []
         self._is_over = False
         self.made = 0
@@ -25,7 +29,7 @@ class Load:
 
     async def start(self) -> None:
         """Returns once the connection that stays open is open."""
-        opened = await self._prober.connect(self._target, timeout_seconds=_TIMEOUT_SECONDS)
+        opened = await self._prober.connect(self._target, timeout_seconds=self._timeout_seconds)
         if isinstance(opened, Outcome):
             self.failures.append(f"the lasting connection was {opened.fate.value}")
             return
@@ -47,7 +51,7 @@ class Load:
     async def _keep_asking(self, connection: Connection) -> None:
         try:
             while not self._is_over:
-                outcome = await connection.ask(timeout_seconds=_TIMEOUT_SECONDS)
+                outcome = await connection.ask(timeout_seconds=self._timeout_seconds)
                 if outcome.fate is not Fate.ANSWERED:
                     self.failures.append(f"the lasting connection was {outcome.fate.value}")
                     return
@@ -57,7 +61,7 @@ class Load:
 
     async def _keep_connecting(self) -> None:
         while not self._is_over:
-            outcome = await self._prober.probe(self._target, timeout_seconds=_TIMEOUT_SECONDS)
+            outcome = await self._prober.probe(self._target, timeout_seconds=self._timeout_seconds)
             self.made += 1
             if outcome.answer is not None:
                 self.hosts.add(outcome.answer.host)
