@@ -81,6 +81,7 @@ def bench(
         options = Options(
             sizes=sizes or standard.sizes,
             modes=modes or standard.modes,
+            figures_of=modes,
             rounds=rounds,
             budget_seconds=budget * 60,
             upstream_services=upstream_up_to,

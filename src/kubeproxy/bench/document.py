@@ -145,7 +145,7 @@ def _aims(verdicts: Sequence[Verdict]) -> str:
 def _verdict_ratio(verdict: Verdict) -> str:
     if verdict.ratio is None:
         return "–"
-    return f"{'more than ' if verdict.is_at_least else ''}{verdict.ratio:.3g}"
+    return f"{'more than ' if verdict.is_at_least else ''}{format_number(verdict.ratio)}"
 
 
 def _mode(mode: str, records: Sequence[Record], charts: Sequence[str]) -> str:
@@ -153,14 +153,14 @@ def _mode(mode: str, records: Sequence[Record], charts: Sequence[str]) -> str:
         "| measure | size | ours | upstream | direct | unit | ratio | rounds |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    rows = [format_row(r) for r in records if r.mode == mode and is_told(r)]
+    rows = [format_row(r) for r in records if r.mode == mode and is_told(r.name)]
     images = [f"![{name}](charts/{name})" for name in charts if name.startswith(f"{mode}-")]
     return "\n".join([f"## Mode {mode}", "", *head, *rows, "", *images, ""])
 
 
-def is_told(record: Record) -> bool:
+def is_told(name: str) -> bool:
     """Where a change is counted from makes the same difference to each kind; one kind shows it."""
-    return ", from the " not in record.name or record.name.startswith(CHARTED[1])
+    return ", from the " not in name or name.startswith(CHARTED[1])
 
 
 def format_row(record: Record) -> str:
@@ -208,7 +208,9 @@ def _growth(growth: Sequence[Growth]) -> str:
     if not growth:
         return ""
     rows = [
-        f"| {g.mode} | {g.name} | {_exponent(g.ours)} | {_exponent(g.upstream)} |" for g in growth
+        f"| {g.mode} | {g.name} | {_exponent(g.ours)} | {_exponent(g.upstream)} |"
+        for g in growth
+        if is_told(g.name)
     ]
     words = "Exponents of value ~ services ^ exponent: 0 is flat, 1 linear, 2 quadratic."
     head = ["| mode | measure | ours | upstream |", "|---|---|---|---|"]

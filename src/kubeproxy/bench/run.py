@@ -68,6 +68,8 @@ class Options(msgspec.Struct, frozen=True):
     with_data: bool = True
     with_modes: bool = True
     ipvs: IpvsEffort = IpvsEffort()
+    figures_of: tuple[str, ...] = ()
+    """Modes whose own benchmarks are run; none named means all."""
     mode_seconds: float = 240.0
     """How long a mode's own benchmark may take."""
 
@@ -282,7 +284,8 @@ def _measure_ipvs(benchmark: Benchmark, told: Told) -> None:
 
 def _mode_figures(benchmark: Benchmark, told: Told) -> Iterator[ModeFigures]:
     """What is left of the time goes to the modes' own benchmarks."""
-    for mode in modes_with_figures():
+    wanted = benchmark.options.figures_of
+    for mode in (mode for mode in modes_with_figures() if mode in wanted or not wanted):
         left = benchmark.seconds_left
         if left <= 0:
             benchmark.notes.append(f"not measured, the time budget was used up: {mode} by itself")
