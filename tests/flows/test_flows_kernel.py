@@ -59,7 +59,10 @@ class Bench:
         # Cluster IPs of its own for each run: what the kernel remembers of one cannot meet another.
         block = CORPUS.index(flow) * len(VARIANTS) + VARIANTS.index(variant)
         world = World(self._topology, block=block, families=families)
-        return list(self._loop.run(self._runner.run(flow, world)))
+        wrong = list(self._loop.run(self._runner.run(flow, world)))
+        for node in self._lab.proxies.nodes if wrong else ():
+            print(f"--- {node}\n{self._lab.proxies.log(node, lines=40)}")
+        return wrong
 
     def close(self) -> None:
         self._loop.run(self._lab.close())

@@ -168,10 +168,12 @@ class Proxies:
         sock = bound_socket(self._namespaces, node, family, Protocol.TCP)
         return await _http_get(sock, address, port, path)
 
-    def log(self, node: str) -> str:
-        """What the proxy of this node has said."""
+    def log(self, node: str, *, lines: int) -> str:
+        """The last lines the proxy of this node has said; which flags it was given is known."""
         path = self._log_path(node)
-        return path.read_text(errors="replace") if path.exists() else ""
+        text = path.read_text(errors="replace") if path.exists() else ""
+        said = [line for line in text.splitlines() if "] FLAG: --" not in line]
+        return "\n".join(said[-lines:])
 
     async def _spawn(self, node: str) -> asyncio.subprocess.Process:
         flags = {
@@ -198,9 +200,7 @@ class Proxies:
         return self._directory / f"{node}.log"
 
     def _failure(self, node: str, what: str) -> ProxyFailed:
-        # Which flags it was given is known; why it stopped is what matters.
-        said = [line for line in self.log(node).splitlines() if "] FLAG: --" not in line]
-        tail = "\n".join(said[-15:])
+        tail = self.log(node, lines=15)
         return ProxyFailed(f"kube-proxy on {node} {what}; it last said:\n{tail}")
 
 

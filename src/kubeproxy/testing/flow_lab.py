@@ -268,9 +268,9 @@ class _Run:
     async def _stop_load(self, hosts: Sequence[str]) -> None:
         await asyncio.gather(*(load.stop() for load in self._loads))
         for load in self._loads:
-            missing = set(hosts) - load.hosts
-            self._wrong += [f"under load: {failure}" for failure in load.failures[:5]]
-            self._wrong += [f"under load: {host} never answered" for host in sorted(missing)]
+            missing = sorted(set(hosts) - load.hosts)
+            found = [*load.failures[:5], *(f"{host} never answered" for host in missing)]
+            self._wrong += [f"under load {load.label}: {sentence}" for sentence in found]
         self._loads = []
 
     # --- health, foreign rules, leftovers ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 
 from kubeproxy.lab.probe import Connection, Fate, Outcome, Prober, Target
 
@@ -20,6 +21,7 @@ class Load:
     ) -> None:
         self._prober = prober
         self._target = target
+        self.label = f"{target.source} -> {target.address}:{target.port}"
         self._timeout_seconds = timeout_seconds
         self._tasks: list[asyncio.Task[None]] = []
         self._is_over = False
@@ -61,10 +63,11 @@ class Load:
 
     async def _keep_connecting(self) -> None:
         while not self._is_over:
+            began = datetime.now().time()
             outcome = await self._prober.probe(self._target, timeout_seconds=self._timeout_seconds)
             self.made += 1
             if outcome.answer is not None:
                 self.hosts.add(outcome.answer.host)
             else:
-                self.failures.append(f"connection {self.made} was {outcome.fate.value}")
+                self.failures.append(f"connection {self.made} at {began} was {outcome.fate.value}")
             await asyncio.sleep(_PAUSE_SECONDS)
