@@ -168,8 +168,8 @@ class Proxies:
         sock = bound_socket(self._namespaces, node, family, Protocol.TCP)
         return await _http_get(sock, address, port, path)
 
-    def log(self, node: str, *, lines: int) -> str:
-        """The last lines the proxy of this node has said; which flags it was given is known."""
+    def log(self, node: str, *, lines: int = 0) -> str:
+        """What the proxy of this node has said, or the last lines; its flags, known, left out."""
         path = self._log_path(node)
         text = path.read_text(errors="replace") if path.exists() else ""
         said = [line for line in text.splitlines() if "] FLAG: --" not in line]
