@@ -30,7 +30,9 @@ from kubeproxy.lab.topology import POD_CIDR
 HEALTH_PORT = 10256
 METRICS_PORT = 10249
 START_SECONDS = 20.0
-STOP_SECONDS = 10.0
+STOP_SECONDS = 30.0
+"""Even a killed process may wait seconds for the kernel, while namespaces are being removed."""
+
 SETTLE_SECONDS = 10.0
 _POLL_SECONDS = 0.01
 _START_POLL_SECONDS = 0.05
@@ -70,6 +72,7 @@ class Proxies:
 
     @property
     def is_running(self) -> bool:
+        """Have they been started? One that has died since is noticed by `settle`."""
         return bool(self._running)
 
     def write(self, name: str, manifests: Iterable[Mapping[str, object]]) -> None:
@@ -93,19 +96,14 @@ class Proxies:
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End every proxy and wait for it; one that ignores a gentle signal is an error."""
-        for process in self._running.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
-        for node, process in tuple(self._running.items()):
-            try:
-                async with asyncio.timeout(STOP_SECONDS):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
-                await process.wait()
-                raise self._failure(node, f"did not stop after {number.name}") from None
-            finally:
-                del self._running[node]
+        ending, self._running = self._running, {}
+        for process in ending.values():
+            _send_signal(process, number)
+        waits = (_wait_or_kill(process) for process in ending.values())
+        stopped = await asyncio.gather(*waits)
+        for node, is_stopped in zip(ending, stopped, strict=True):
+            if not is_stopped:
+                raise self._failure(node, f"did not stop after {number.name}")
 
     async def restart(self, number: signal.Signals) -> None:
         await self.stop(number)
@@ -202,6 +200,23 @@ class Proxies:
     def _failure(self, node: str, what: str) -> ProxyFailed:
         tail = self.log(node, lines=15)
         return ProxyFailed(f"kube-proxy on {node} {what}; it last said:\n{tail}")
+
+
+def _send_signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
+
+
+async def _wait_or_kill(process: asyncio.subprocess.Process) -> bool:
+    """Wait for the end; False if it had to be forced."""
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        _send_signal(process, signal.SIGKILL)
+        await process.wait()
+        return False
+    return True
 
 
 def _is_after(syncs: Mapping[Family, float], since: float) -> bool:

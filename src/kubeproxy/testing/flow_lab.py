@@ -80,6 +80,10 @@ class LabRunner:
         run = _Run(self._lab, flow, world, self._mode, self._load_timeout_seconds)
         try:
             return await run.all_steps()
+        except BaseException:
+            # Nobody knows what the proxies have done of it: the next flow starts new ones.
+            await self._lab.proxies.stop(signal.SIGKILL)
+            raise
         finally:
             await run.end()
 
