@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from kubeproxy.bench.records import (
     DIRECT,
@@ -117,18 +118,29 @@ def test_growth_leaves_out_what_was_cut_off_and_other_shapes() -> None:
     assert line.upstream == pytest.approx(2)
 
 
-def test_a_later_run_of_a_part_keeps_the_others() -> None:
-    """What was measured again is replaced, the rest stays, growth is fitted over both."""
+def test_a_later_run_is_pooled_with_the_earlier() -> None:
+    """Measuring again hides nothing; the rest stays, growth is fitted over both."""
     small, large = Size(1000), Size(10000)
-    old_records = summarise([*measured(OURS, 1, size=small), *measured(OURS, 99, size=large)])
-    new_records = summarise(measured(OURS, 10, size=large))
+    old_records = summarise([*measured(OURS, 1, size=small), *measured(OURS, 9, size=large)])
+    new_records = summarise(measured(OURS, 11, size=large))
     old = Results("then", {}, {"size": "1k", "modes": "all"}, old_records, notes=("a",))
     new = Results("now", {}, {"size": "10k", "modes": "all"}, new_records, notes=("b",))
     merged = merge(old, new)
     assert merged.options == {"size": "1k; 10k", "modes": "all"}
     assert [record.ours for record in merged.records] == [1, 10]
+    assert merged.records[1].ours_spread == (9, 11)
     assert merged.growth[0].ours == pytest.approx(1)
     assert merged.notes == ("a", "b")
+
+
+def test_a_record_without_its_values_stands_until_it_is_measured_again() -> None:
+    """Nothing is lost, and nothing is made up."""
+    bare = structs.replace(only(summarise(measured(OURS, 7))), values=())
+    old = Results("then", {}, {}, (bare,))
+    other = summarise(measured(OURS, 1, size=Size(2000)))
+    assert bare in merge(old, Results("now", {}, {}, other)).records
+    again = summarise(measured(OURS, 1))
+    assert merge(old, Results("now", {}, {}, again)).records == again
 
 
 def test_results_survive_the_file(tmp_path: Path) -> None:

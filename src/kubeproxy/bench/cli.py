@@ -37,7 +37,7 @@ def _sizes(
 @click.option("--churn", type=float, default=10.0, show_default=True, help="seconds of churn")
 @click.option("--upstream-up-to", type=int, default=1_000_000, help="services")
 @click.option("--output", type=click.Path(path_type=Path), default=_DEFAULT_OUTPUT)
-@click.option("--keep", is_flag=True, help="keep what the output file holds of other parts")
+@click.option("--keep", is_flag=True, help="pool with what the output file holds")
 @click.option("--docs", type=click.Path(path_type=Path), help="write benchmarks.md and charts here")
 @click.option("--from", "source", type=click.Path(exists=True, path_type=Path), help="old results")
 def bench(

@@ -38,7 +38,7 @@ def check_growth(
 def compare(console: Console, options: Options, output: Path, *, keep: bool) -> Results:
     """The side-by-side benchmark, with progress; its results are written and shown.
 
-    With `keep`, what the output file holds of other parts stays.
+    With `keep`, what the output file holds already stays, pooled with the new.
     """
     with console.status("starting etcd and kube-apiserver") as status:
 

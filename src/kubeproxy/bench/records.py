@@ -74,6 +74,8 @@ class Record(msgspec.Struct, frozen=True):
     """The same without any proxy, where that makes sense."""
     more_than: tuple[str, ...] = ()
     """Programs whose value is a limit at which they were cut off."""
+    values: tuple[tuple[str, float, bool], ...] = ()
+    """Every single one: program, value, whether it is a limit."""
 
 
 class Growth(msgspec.Struct, frozen=True, gc=False):
@@ -138,6 +140,7 @@ def _record(key: tuple[str, str, Size, str], found: Sequence[Measurement]) -> Re
         upstream_spread=_spread(upstream),
         direct=_median(direct),
         more_than=cut,
+        values=tuple((m.program, m.value, m.is_limit) for m in found),
     )
 
 
@@ -202,10 +205,13 @@ def _points(
 
 
 def merge(old: Results, new: Results) -> Results:
-    """A later run of some parts, with what an earlier one found of the others."""
-    measured = {(r.mode, r.name, r.size) for r in new.records}
-    kept = [r for r in old.records if (r.mode, r.name, r.size) not in measured]
-    records = tuple(sorted((*kept, *new.records), key=_place))
+    """Two runs as one. What both measured is pooled: measuring again never hides a bad round."""
+    measured = [m for record in (*old.records, *new.records) for m in _measurements(record)]
+    pooled = summarise(measured)
+    known = {(r.mode, r.name, r.size) for r in pooled}
+    # A record may have come without its values; it stands until it is measured again.
+    kept = [r for r in old.records if (r.mode, r.name, r.size) not in known]
+    records = tuple(sorted((*kept, *pooled), key=_place))
     again = {found.mode for found in new.figures}
     return Results(
         started_at=f"{old.started_at}; {new.started_at}",
@@ -216,6 +222,14 @@ def merge(old: Results, new: Results) -> Results:
         notes=(*old.notes, *new.notes),
         figures=(*(f for f in old.figures if f.mode not in again), *new.figures),
     )
+
+
+def _measurements(record: Record) -> list[Measurement]:
+    size = parse_size(record.size)
+    return [
+        Measurement(record.mode, record.name, size, program, value, record.unit, is_limit)
+        for program, value, is_limit in record.values
+    ]
 
 
 def _joined(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
-from kubeproxy.bench.document import format_figure, format_number, format_ratio
+from kubeproxy.bench.document import format_figure, format_number, format_ratio, is_told
 from kubeproxy.bench.growth import COUNTS, GrowthRow
 from kubeproxy.bench.records import OURS, UPSTREAM, Record
 
@@ -17,7 +17,7 @@ def results_table(records: Iterable[Record]) -> Table:
         table.add_column(heading)
     for heading in ("ours", "upstream", "direct", "unit", "ratio"):
         table.add_column(heading, justify="right")
-    for record in records:
+    for record in (record for record in records if is_told(record.name)):
         table.add_row(
             record.mode,
             record.name,
