@@ -166,3 +166,27 @@ async def test_a_port_somebody_else_has_is_counted_and_tried_again(sink: Localho
     assert await sink.retry() is None
     assert item in await sink.read()
     assert [measure.value for measure in sink.measures()] == [1, 0]
+
+
+@pytest.mark.kernel
+async def test_ipv6_clients_of_localhost_are_served_the_same_way() -> None:
+    """TCP and UDP on ::1."""
+    loop = asyncio.get_running_loop()
+    with scratch_namespace():
+        sink = LocalhostSink(Family.IPV6)
+        server = await asyncio.start_server(echo, "::1", 8080)
+        datagrams, _ = await loop.create_datagram_endpoint(_Echo, ("::1", 5301))
+        await apply(sink, ListenerItem(Protocol.TCP, 30000), Target((("::1", 8080),)))
+        await apply(sink, ListenerItem(Protocol.UDP, 30053), Target((("::1", 5301),)))
+        reader, writer = await asyncio.open_connection("::1", 30000)
+        writer.write(b"hello")
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(), 5) == b"hello"
+        writer.close()
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as client:
+            client.setblocking(False)
+            await loop.sock_sendto(client, b"who", ("::1", 30053))
+            assert await asyncio.wait_for(loop.sock_recv(client, 100), 5) == b"who"
+        datagrams.close()
+        server.close()
+        await sink.close()
