@@ -8,11 +8,14 @@
     │   ├── Expired          the resource version is gone: list again
     │   ├── Forbidden        a permission is missing; names verb and resource
     │   └── Unavailable      no answer, or an answer that means "later"
-    └── KernelError          talking to the kernel or to one of its tools
-        ├── Busy             somebody holds a lock; try again soon
-        ├── Rejected         the kernel refuses what we sent: split until the culprit stands alone
-        ├── Drifted          the kernel does not hold what we believed: re-read
-        └── ToolMissing      a program we need is not installed
+    ├── KernelError          talking to the kernel or to one of its tools
+    │   ├── Busy             somebody holds a lock; try again soon
+    │   ├── Rejected         the kernel refuses what we sent: split until the culprit stands alone
+    │   ├── Drifted          the kernel does not hold what we believed: re-read
+    │   └── ToolMissing      a program we need is not installed
+    ├── ListenError          a port cannot be bound (`status.listen`)
+    ├── ServeError           a server that must run cannot (`status.http`)
+    └── RestartNeeded        the process must end, to be started afresh (`serving`)
 
 Raised at the edges, handled in `engine` and `app`. Pure code raises only for broken invariants.
 """
