@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
+from kubeproxy.app import SystemClock
 from kubeproxy.engine import Engine, EngineTimes
 from kubeproxy.errors import Busy, Drifted
 from kubeproxy.testing.builders import endpoint, endpoint_slice, node, service
 from kubeproxy.testing.fake_backend import FakeBackend, FakeConntrack, Heard
 
 
-class SteadyClock:
-    def time(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-
 def engine(backend: FakeBackend, heard: Heard) -> Engine:
     return Engine(
         backend,
         node(),
-        clock=SteadyClock(),
+        clock=SystemClock(),
         listener=heard,
         clean_conntrack=FakeConntrack(),
         times=EngineTimes(min_seconds=0.001, retry_seconds=0.01, max_seconds=3600),
@@ -54,7 +46,7 @@ async def test_a_wrong_belief_is_corrected_at_once_and_not_after_the_retry_inter
     made = Engine(
         backend,
         node(),
-        clock=SteadyClock(),
+        clock=SystemClock(),
         listener=heard,
         clean_conntrack=FakeConntrack(),
         times=EngineTimes(min_seconds=0.001, retry_seconds=3600, max_seconds=3600),

@@ -15,12 +15,12 @@ import asyncio
 import contextlib
 import resource
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from statistics import median
 
 from msgspec import Struct
 
+from kubeproxy.app import SystemClock
 from kubeproxy.backends.base import Fragment, ModeOptions, Owner
 from kubeproxy.backends.iptables.backend import IptablesBackend
 from kubeproxy.backends.netfilter.items import ChainGroup
@@ -65,16 +65,6 @@ class Comparison(Struct, frozen=True, gc=False):
             f"{more}{self.other_seconds:.3f} s, ratio {self.ratio:.3f} "
             f"({'within' if self.is_met else 'BEYOND'} {self.limit:g})"
         )
-
-
-class SystemClock:
-    """The machine's clock."""
-
-    def time(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 class Bench:

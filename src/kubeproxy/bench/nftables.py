@@ -19,6 +19,7 @@ from statistics import median
 
 from msgspec import Struct
 
+from kubeproxy.app import SystemClock
 from kubeproxy.backends.base import ModeOptions
 from kubeproxy.backends.nftables.backend import NftablesBackend
 from kubeproxy.bench.nftables_upstream import PlainService, upstream_table
@@ -32,16 +33,6 @@ from kubeproxy.testing.fake_backend import FakeConntrack, Heard
 from kubeproxy.testing.scratch import scratch_namespace
 
 PORT, TARGET_PORT = 80, 8080
-
-
-class SystemClock:
-    """The machine's clock."""
-
-    def time(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 class Spent(Struct, frozen=True, gc=False):

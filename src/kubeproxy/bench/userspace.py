@@ -27,9 +27,9 @@ from statistics import median
 
 from msgspec import Struct
 
+from kubeproxy.app import SystemClock
 from kubeproxy.backends.base import ModeOptions
 from kubeproxy.backends.userspace.backend import UserspaceBackend
-from kubeproxy.bench.iptables import SystemClock
 from kubeproxy.engine import Engine
 from kubeproxy.errors import ToolMissing
 from kubeproxy.facts.ids import Family

@@ -82,7 +82,3 @@ def node_port_cidrs_of(family: Family, cidrs: tuple[str, ...]) -> tuple[str, ...
 def lasting_facts(node: NodeFacts) -> NodeFacts:
     """The facts without what comes and goes with pods' interfaces, networks and cluster size."""
     return replace(node, addresses=(), service_cidrs=(), is_large_cluster=False)
-
-
-def with_addresses(node: NodeFacts, addresses: tuple[str, ...]) -> NodeFacts:
-    return replace(node, addresses=addresses)

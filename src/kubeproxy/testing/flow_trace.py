@@ -9,7 +9,7 @@ ports are served) are the table `TRAITS`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Protocol as Seam
 
 import msgspec
@@ -19,6 +19,15 @@ from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.facts.node import DetectorKind, NodeFacts
 from kubeproxy.plan.types import Frontend, FrontendKind, Masquerade, ServicePlan, Verdict
+
+
+class End(Enum):
+    """How a chain left a packet."""
+
+    FELL_OUT = "fell out"
+    ACCEPTED = "accepted"
+    DROPPED = "dropped"
+    REJECTED = "rejected"
 
 
 class Arrival(msgspec.Struct, frozen=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
 from typing import TypeAlias
@@ -24,18 +23,9 @@ from kubeproxy.backends.netfilter.text import TableText, parse_save
 from kubeproxy.facts.address import contains
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.plan.types import ServicePlan
-from kubeproxy.testing.flow_trace import Arrival, Ruling, Traced
+from kubeproxy.testing.flow_trace import Arrival, End, Ruling, Traced
 
 _WORD = re.compile(r'"([^"]*)"|(\S+)')
-
-
-class End(Enum):
-    """How a chain left a packet."""
-
-    FELL_OUT = "fell out"
-    ACCEPTED = "accepted"
-    DROPPED = "dropped"
-    REJECTED = "rejected"
 
 
 class State(Struct, frozen=True):

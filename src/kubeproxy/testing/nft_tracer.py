@@ -10,7 +10,6 @@ from __future__ import annotations
 import ipaddress
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
 from fractions import Fraction
 
 from msgspec import Struct
@@ -36,7 +35,7 @@ from kubeproxy.backends.nftables.types import (
 from kubeproxy.facts.address import is_loopback
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.plan.types import ServicePlan
-from kubeproxy.testing.flow_trace import Arrival, Ruling, Traced
+from kubeproxy.testing.flow_trace import Arrival, End, Ruling, Traced
 
 _PREROUTING, _INPUT, _FORWARD, _OUTPUT, _POSTROUTING = range(5)
 
@@ -45,15 +44,6 @@ class Lot(Struct, frozen=True):
     """A register whose value is a random number below `modulus`, not yet drawn."""
 
     modulus: int
-
-
-class End(Enum):
-    """How a chain left a packet."""
-
-    FELL_OUT = "fell out"
-    ACCEPTED = "accepted"
-    DROPPED = "dropped"
-    REJECTED = "rejected"
 
 
 class State(Struct, frozen=True):
