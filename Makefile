@@ -24,7 +24,10 @@ $(VENV)/stamp: requirements/dev.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
+# Bytecode as an installation has it, even where Python is told not to write any by itself:
+# without it every start compiles two hundred modules.
 setup: $(VENV)/stamp
+	@$(BIN)/python -m compileall -q src
 
 # Debian packages the lab and the kernel tests use; installed when root and missing.
 packages:

@@ -10,7 +10,7 @@ from kubeproxy.bench.aims import AIMS, judge
 from kubeproxy.bench.chart import Line, Point, draw_chart, ticks
 from kubeproxy.bench.document import NOTES, format_figure, format_row, write_document
 from kubeproxy.bench.growth import Cost, GrowthRow
-from kubeproxy.bench.records import OURS, UPSTREAM, Record, Results, Size, growth
+from kubeproxy.bench.records import OURS, UPSTREAM, Record, Results, Run, Size, growth
 from kubeproxy.bench.show import growth_table, results_table
 
 TEN_THOUSAND = Size(10000)
@@ -91,15 +91,21 @@ def test_a_limit_below_the_aim_decides_nothing() -> None:
 def test_the_document_has_everything_and_the_notes(tmp_path: Path) -> None:
     """Tables, charts, growth, remarks, and the words of people."""
     records = (record(size=Size(1000), ours=3, upstream=2), record())
-    results = Results(
-        "now", {"kernel": "6.1", "upstream": "v1"}, {"rounds": "2"}, records, growth(records),
-        ("the machine was busy",),
-    )  # fmt: skip
+    run = Run("today", 2.5, "abc", "kpctl bench --size 1k")
+    machine = {"kernel": "6.1", "upstream": "v1"}
+    results = Results((run,), machine, records, growth(records), ("the machine was busy",))
     (tmp_path / NOTES).write_text("## Why\n\nBecause.\n")
     written = write_document(results, tmp_path)
     text = (tmp_path / "benchmarks.md").read_text()
     assert tmp_path / "charts" / "nftables-cold-start.svg" in written
-    for words in ("6.1", "| cold start | 1000 × 10 | 3 | 2 |", "0.667", "was busy", "Because."):
+    for words in (
+        "6.1",
+        "| cold start | 1000 × 10 | 3 | 2 |",
+        "0.667",
+        "was busy",
+        "Because.",
+        run.command,
+    ):
         assert words in text
 
 

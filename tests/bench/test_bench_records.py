@@ -12,6 +12,7 @@ from kubeproxy.bench.records import (
     Measurement,
     Record,
     Results,
+    Run,
     Size,
     fit_exponent,
     growth,
@@ -23,6 +24,8 @@ from kubeproxy.bench.records import (
 )
 
 THOUSAND = Size(1000)
+THEN = Run("yesterday", 1.5, "abc", "kpctl bench --size 1k")
+NOW = Run("today", 2.5, "def", "kpctl bench --size 10k")
 
 
 def measured(
@@ -123,10 +126,10 @@ def test_a_later_run_is_pooled_with_the_earlier() -> None:
     small, large = Size(1000), Size(10000)
     old_records = summarise([*measured(OURS, 1, size=small), *measured(OURS, 9, size=large)])
     new_records = summarise(measured(OURS, 11, size=large))
-    old = Results("then", {}, {"size": "1k", "modes": "all"}, old_records, notes=("a",))
-    new = Results("now", {}, {"size": "10k", "modes": "all"}, new_records, notes=("b",))
+    old = Results((THEN,), {}, old_records, notes=("a",))
+    new = Results((NOW,), {}, new_records, notes=("b",))
     merged = merge(old, new)
-    assert merged.options == {"size": "1k; 10k", "modes": "all"}
+    assert merged.runs == (THEN, NOW)
     assert [record.ours for record in merged.records] == [1, 10]
     assert merged.records[1].ours_spread == (9, 11)
     assert merged.growth[0].ours == pytest.approx(1)
@@ -136,16 +139,16 @@ def test_a_later_run_is_pooled_with_the_earlier() -> None:
 def test_a_record_without_its_values_stands_until_it_is_measured_again() -> None:
     """Nothing is lost, and nothing is made up."""
     bare = structs.replace(only(summarise(measured(OURS, 7))), values=())
-    old = Results("then", {}, {}, (bare,))
+    old = Results((THEN,), {}, (bare,))
     other = summarise(measured(OURS, 1, size=Size(2000)))
-    assert bare in merge(old, Results("now", {}, {}, other)).records
+    assert bare in merge(old, Results((NOW,), {}, other)).records
     again = summarise(measured(OURS, 1))
-    assert merge(old, Results("now", {}, {}, again)).records == again
+    assert merge(old, Results((NOW,), {}, again)).records == again
 
 
 def test_results_survive_the_file(tmp_path: Path) -> None:
     """What is written is what is read."""
     records = summarise([*measured(OURS, 1, 2), *measured(UPSTREAM, 30)])
-    results = Results("now", {"kernel": "6"}, {"rounds": "2"}, records, growth(records), ("a",))
+    results = Results((NOW,), {"kernel": "6"}, records, growth(records), ("a",))
     write_results(tmp_path / "r.json", results)
     assert read_results(tmp_path / "r.json") == results

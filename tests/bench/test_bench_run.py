@@ -44,9 +44,9 @@ def test_both_programs_are_measured_in_both_modes(programs: None) -> None:
         modes=("nftables", "iptables"),
         rounds=1,
         idle_seconds=0.5,
-        limits=Limits(samples=1),
+        limits=Limits(samples=1, churn_seconds=1.0),
         effort=Effort(connects=20, seconds=0.1),
-        with_many=False,
+        churn_size=Size(20, 2),
         with_modes=False,
     )
     results = run_benchmark(options, Told(_nothing, found))
@@ -55,6 +55,8 @@ def test_both_programs_are_measured_in_both_modes(programs: None) -> None:
     for name in ("cold start", "endpoint replaced", "Service added", "memory, peak"):
         for mode in ("nftables", "iptables"):
             assert _is_complete(records[mode, name]), records[mode, name]
+            served = records[mode, "churn of 1000 changes/s, served"]
+            assert min(served.ours or 0, served.upstream or 0) > 500
     assert records["nftables", "connect, last service, p50"].direct
     assert {m.program for m in heard} >= {OURS, UPSTREAM}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,6 +91,7 @@ def bench(
             with_control=part in ("all", "control"),
             with_data=part in ("all", "data"),
             with_modes=part in ("all", "modes"),
+            command=shlex.join(["kpctl", *sys.argv[1:]]),
         )
         results = command.compare(console, options, output, keep=keep)
     if docs:

@@ -12,9 +12,10 @@ import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from typing import Protocol
 
 from kubeproxy.bench.records import Size
-from kubeproxy.testing.api_admin import NODES, SERVICES, SLICES, ApiAdmin, Json
+from kubeproxy.testing.api_admin import NODES, SERVICES, SLICES, Json
 
 NODE = "bench-node"
 SERVICE_CIDR = "10.96.0.0/12"
@@ -100,13 +101,27 @@ def node_json(address: str) -> Json:
     }
 
 
+def _tell_nobody(done: int, total: int) -> None:
+    """Nobody is interested in progress."""
+
+
+class Admin(Protocol):
+    """Who changes objects, by path."""
+
+    async def create(self, path: str, item: Json) -> Json: ...
+
+    async def patch(self, path: str, patch: Json) -> Json: ...
+
+    async def delete(self, path: str) -> None: ...
+
+
 class Cluster:
     """The objects in an API server, and changes to them.
 
     A few slices wait for Services that do not exist yet: adding one of these is one change.
     """
 
-    def __init__(self, admin: ApiAdmin) -> None:
+    def __init__(self, admin: Admin) -> None:
         self._admin = admin
         self.size = Size(0)
         self._slices: dict[int, int] = {}
@@ -115,7 +130,7 @@ class Cluster:
     async def start(self, node_address: str) -> None:
         await self._admin.create(NODES, node_json(node_address))
 
-    async def become(self, size: Size, told: Callable[[int, int], None]) -> None:
+    async def become(self, size: Size, told: Callable[[int, int], None] = _tell_nobody) -> None:
         """Bring the API server to this size; `told` hears about progress."""
         if size.services < self.size.services:
             raise ValueError(f"the cluster has {self.size} already and can only grow")
@@ -156,10 +171,6 @@ class Cluster:
         """Give a service these endpoints; returns when the API server has answered."""
         patch: Json = {"endpoints": endpoints_json(index, slots)}
         await self._admin.patch(f"{SLICES}/{slice_name(index)}", patch)
-
-
-def _tell_nobody(done: int, total: int) -> None:
-    """Nobody is interested in progress."""
 
 
 async def in_parallel(

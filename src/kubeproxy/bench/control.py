@@ -222,12 +222,15 @@ class Session:
         await self._restore(services)
 
     async def churn(self) -> None:
-        """Endpoint changes all over the cluster, at a steady rate if the API server takes it."""
+        """Endpoint changes all over the cluster, at a steady rate if whoever serves them can."""
         limits, name = self._limits, f"churn of {self._limits.churn_rate} changes/s"
+        if not await self._settle(limits.cutoff_seconds, needs_sync=True):
+            self.note(f"{name}, lag at the end", limits.cutoff_seconds * 1000, "ms", is_limit=True)
+            return
         touched: list[int] = []
         began = time.monotonic()
         await self._measure_many(name, self._churn(began, touched))
-        self.note(f"{name}, taken", len(touched) / limits.churn_seconds, "changes/s")
+        self.note(f"{name}, served", len(touched) / limits.churn_seconds, "changes/s")
         await self._restore(set(touched))
 
     async def _churn(self, began: float, touched: list[int]) -> None:

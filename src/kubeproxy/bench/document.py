@@ -12,7 +12,16 @@ from pathlib import Path
 
 from kubeproxy.bench.aims import Verdict, judge
 from kubeproxy.bench.chart import Line, Point, draw_chart
-from kubeproxy.bench.records import OURS, UPSTREAM, Growth, ModeFigures, Record, Results, parse_size
+from kubeproxy.bench.records import (
+    OURS,
+    UPSTREAM,
+    Growth,
+    ModeFigures,
+    Record,
+    Results,
+    Run,
+    parse_size,
+)
 
 CHARTED = ("cold start", "endpoint replaced", "memory after cold start")
 """Measures that get a chart over the sizes."""
@@ -110,7 +119,7 @@ def format_document(results: Results, charts: Sequence[str], notes: str) -> str:
     parts = [
         _HEAD.format(version=results.machine.get("upstream", "")),
         _facts("The machine and the versions", results.machine),
-        _facts("The run", {"started": results.started_at, **results.options}),
+        _runs(results.runs),
         _aims(judge(results.records)),
         *(_mode(mode, results.records, charts) for mode in _modes(results.records)),
         _growth(results.growth),
@@ -129,6 +138,15 @@ def _modes(records: Iterable[Record]) -> list[str]:
 def _facts(title: str, facts: Mapping[str, str]) -> str:
     rows = [f"| {name} | {value} |" for name, value in facts.items()]
     return "\n".join([f"## {title}", "", "| | |", "|---|---|", *rows, ""])
+
+
+def _runs(runs: Sequence[Run]) -> str:
+    rows = [
+        f"| {run.started_at} | {run.minutes:.0f} min | {run.revision} | `{run.command}` |"
+        for run in runs
+    ]
+    head = ["| started | took | revision | command |", "|---|---|---|---|"]
+    return "\n".join(["## The runs", "", *head, *rows, ""])
 
 
 def _aims(verdicts: Sequence[Verdict]) -> str:
@@ -150,7 +168,7 @@ def _verdict_ratio(verdict: Verdict) -> str:
 
 def _mode(mode: str, records: Sequence[Record], charts: Sequence[str]) -> str:
     head = [
-        "| measure | size | ours | upstream | direct | unit | ratio | rounds |",
+        "| measure | size | ours | upstream | direct | unit | ratio | values |",
         "|---|---|---|---|---|---|---|---|",
     ]
     rows = [format_row(r) for r in records if r.mode == mode and is_told(r.name)]

@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kubeproxy.bench.cluster import (
-    CLUSTER_CIDR,
-    NODE,
     SERVICE_PORT,
     SPARE,
     cluster_ip,
@@ -27,6 +25,7 @@ from kubeproxy.bench.cluster import (
     slice_json,
     slice_name,
 )
+from kubeproxy.bench.program import proxy_flags
 from kubeproxy.kernel.ipset import Ipset
 from kubeproxy.kernel.ipvs import Ipvs
 from kubeproxy.testing.fake_api import FakeApi
@@ -37,13 +36,6 @@ _TABLE = Path("/proc/net/ip_vs")
 _LOOK_SECONDS = 0.002
 _PAUSE_SECONDS = 1.5
 """Between changes: longer than the minSyncPeriod of both programs."""
-_KUBECONFIG = """apiVersion: v1
-kind: Config
-current-context: main
-clusters: [{name: main, cluster: {server: "URL"}}]
-users: [{name: main, user: {}}]
-contexts: [{name: main, context: {cluster: main, user: main}}]
-"""
 
 
 def measure(
@@ -65,7 +57,7 @@ async def _measure(
         api.store.create("endpointslices", "default", slice_json(index, range(endpoints)))
     async with api.serving():
         kubeconfig = Path("/run/bench.kubeconfig")
-        kubeconfig.write_text(_KUBECONFIG.replace("URL", api.url))
+        kubeconfig.write_text(api.kubeconfig())
         started = time.monotonic()
         process = _start(command, kubeconfig)
         try:
@@ -89,19 +81,8 @@ async def _measure(
 
 
 def _start(command: Sequence[str], kubeconfig: Path) -> subprocess.Popen[bytes]:
-    flags = (
-        f"--kubeconfig={kubeconfig}",
-        "--proxy-mode=ipvs",
-        f"--hostname-override={NODE}",
-        f"--cluster-cidr={CLUSTER_CIDR}",
-        "--kube-api-content-type=application/json",
-        "--conntrack-max-per-core=0",
-        "--conntrack-tcp-timeout-established=0s",
-        "--conntrack-tcp-timeout-close-wait=0s",
-        "--metrics-bind-address=127.0.0.1:10249",
-        "--healthz-bind-address=127.0.0.1:10256",
-        "--oom-score-adj=0",
-    )
+    json = "--kube-api-content-type=application/json"
+    flags = (f"--kubeconfig={kubeconfig}", json, *proxy_flags("ipvs"))
     with Path("/run/bench.log").open("wb") as log:
         return subprocess.Popen([*command, *flags], stdout=log, stderr=log)
 

@@ -22,7 +22,7 @@ def describe_machine() -> Mapping[str, str]:
         "processor": f"{_cpu_model()}, {os.cpu_count()} cores",
         "memory": f"{_memory_gb():.0f} GB",
         "kernel": platform.release(),
-        "ours": f"{PACKAGE_VERSION} ({_revision()})",
+        "ours": PACKAGE_VERSION,
         "Python": platform.python_version(),
         UPSTREAM: KUBERNETES_VERSION,
         "iptables": _first_line(["iptables-legacy", "--version"]),
@@ -39,9 +39,10 @@ def _memory_gb() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
-def _revision() -> str:
-    here = Path(__file__).parent
-    return _first_line(["git", "-C", str(here), "rev-parse", "--short", "HEAD"]) or "no revision"
+def revision() -> str:
+    """Of this program, and whether it was changed since."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    return _first_line([*git, "describe", "--always", "--dirty", "--exclude=*"]) or "unknown"
 
 
 def _first_line(argv: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from kubeproxy.bench.cluster import CLUSTER_CIDR, NODE
 from kubeproxy.bench.records import OURS, UPSTREAM
 from kubeproxy.errors import ProxyError
 from kubeproxy.testing.private_network import PrivateNetwork
@@ -39,6 +40,21 @@ def command_of(program: str) -> tuple[str, ...]:
     if program == OURS:
         return (sys.executable, "-m", "kubeproxy")
     return (str(built("kube-proxy")),)
+
+
+def proxy_flags(mode: str) -> tuple[str, ...]:
+    """What both programs are told besides where the API server is; all else is default for both."""
+    return (
+        f"--proxy-mode={mode}",
+        f"--hostname-override={NODE}",
+        f"--cluster-cidr={CLUSTER_CIDR}",
+        "--conntrack-max-per-core=0",
+        "--conntrack-tcp-timeout-established=0s",
+        "--conntrack-tcp-timeout-close-wait=0s",
+        "--metrics-bind-address=127.0.0.1:10249",
+        "--healthz-bind-address=127.0.0.1:10256",
+        "--oom-score-adj=0",
+    )
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):

@@ -96,12 +96,20 @@ class ModeFigures(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-class Results(msgspec.Struct, frozen=True):
-    """Everything a run found, and where."""
+class Run(msgspec.Struct, frozen=True):
+    """One run: when, of which revision, and with which command."""
 
     started_at: str
+    minutes: float
+    revision: str
+    command: str
+
+
+class Results(msgspec.Struct, frozen=True):
+    """Everything that was found, and where."""
+
+    runs: tuple[Run, ...]
     machine: Mapping[str, str]
-    options: Mapping[str, str]
     records: tuple[Record, ...] = ()
     growth: tuple[Growth, ...] = ()
     notes: tuple[str, ...] = ()
@@ -214,9 +222,8 @@ def merge(old: Results, new: Results) -> Results:
     records = tuple(sorted((*kept, *pooled), key=_place))
     again = {found.mode for found in new.figures}
     return Results(
-        started_at=f"{old.started_at}; {new.started_at}",
+        runs=(*old.runs, *new.runs),
         machine=new.machine,
-        options=_joined(old.options, new.options),
         records=records,
         growth=growth(records),
         notes=(*old.notes, *new.notes),
@@ -230,14 +237,6 @@ def _measurements(record: Record) -> list[Measurement]:
         Measurement(record.mode, record.name, size, program, value, record.unit, is_limit)
         for program, value, is_limit in record.values
     ]
-
-
-def _joined(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
-    """What both runs were told; where they differ, one after the other."""
-    return {
-        name: new[name] if old.get(name, new[name]) == new[name] else f"{old[name]}; {new[name]}"
-        for name in new
-    }
 
 
 def _place(record: Record) -> tuple[str, Size]:

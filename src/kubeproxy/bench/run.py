@@ -12,9 +12,11 @@ import contextlib
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -22,22 +24,24 @@ from kubeproxy.bench import user_mode
 from kubeproxy.bench.cluster import Cluster
 from kubeproxy.bench.commits import CommitClock, RestoreTools, nft_clock, nft_ipv4_clock
 from kubeproxy.bench.control import Limits, Session
-from kubeproxy.bench.machine import describe_machine, wait_until_idle
+from kubeproxy.bench.feed import Feed
+from kubeproxy.bench.machine import describe_machine, revision, wait_until_idle
 from kubeproxy.bench.modes import measure_mode, modes_with_figures
-from kubeproxy.bench.program import RunningProxy
+from kubeproxy.bench.program import RunningProxy, proxy_flags
 from kubeproxy.bench.records import (
     OURS,
     UPSTREAM,
     Measurement,
     ModeFigures,
     Results,
+    Run,
     Size,
     growth,
     summarise,
 )
 from kubeproxy.bench.traffic import Effort, measure_traffic
 from kubeproxy.bench.user_mode import IpvsEffort
-from kubeproxy.bench.world import Site, World, proxy_flags, require_programs
+from kubeproxy.bench.world import Site, World, require_programs
 from kubeproxy.errors import ProxyError, Unsupported
 from kubeproxy.lab.namespaces import require_root
 
@@ -56,8 +60,8 @@ class Options(msgspec.Struct, frozen=True):
     budget_seconds: float = 1800.0
     upstream_services: int = 1_000_000
     """Upstream is not asked about more services than this."""
-    churn_services: int = 5000
-    """Churn is measured at this number of services only."""
+    churn_size: Size = Size(5000)
+    """Churn is measured at this size only."""
     idle_seconds: float = 20.0
     """How long each run waits at most for the machine to have nothing else to do."""
     limits: Limits = Limits()
@@ -72,16 +76,8 @@ class Options(msgspec.Struct, frozen=True):
     """Modes whose own benchmarks are run; none named means all."""
     mode_seconds: float = 240.0
     """How long a mode's own benchmark may take."""
-
-    def words(self) -> dict[str, str]:
-        """For the document."""
-        return {
-            "sizes (services × endpoints)": ", ".join(map(str, self.sizes)),
-            "modes": ", ".join(self.modes),
-            "rounds": str(self.rounds),
-            "cut-off": f"{self.limits.cutoff_seconds:g} s",
-            "time budget": f"{self.budget_seconds / 60:g} min",
-        }
+    command: str = ""
+    """As it was typed, for the document."""
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -91,6 +87,30 @@ class Told(msgspec.Struct, frozen=True):
     found: Callable[[Sequence[Measurement]], None]
 
 
+class Subject(msgspec.Struct, frozen=True, gc=False):
+    """Who is measured, and how large the cluster is."""
+
+    mode: str
+    program: str
+    size: Size
+
+    def __str__(self) -> str:
+        return f"{self.mode}, {self.size}, {self.program}"
+
+
+class Source(Protocol):
+    """Objects, and an API server that gives them to a node."""
+
+    @property
+    def cluster(self) -> Cluster: ...
+
+    def reached_from(self, site: Site) -> AbstractAsyncContextManager[tuple[str, ...]]:
+        """The flags with which a proxy on that node finds the server."""
+
+
+Measure = Callable[[Subject, Session, Site], Awaitable[None]]
+
+
 class Benchmark:
     """One whole run."""
 
@@ -98,7 +118,7 @@ class Benchmark:
         self.options = options
         self._told = told
         self._deadline = time.monotonic() + options.budget_seconds
-        self._given_up: set[tuple[str, str, Size]] = set()
+        self._given_up: set[Subject] = set()
         self.found: list[Measurement] = []
         self.notes: list[str] = []
 
@@ -112,37 +132,44 @@ class Benchmark:
         self.notes.append(reason)
 
     async def run(self, world: World) -> None:
-        async with world.cluster() as cluster:
+        feed = Feed(world.folder)
+        async with world.served() as served:
             for size in sorted(self.options.sizes):
                 if self._is_over(f"{size}"):
                     break
-                await self._load(cluster, size)
+                await self._load(served.cluster, size)
                 for number in range(self.options.rounds):
-                    await self._round(world, cluster, number)
+                    await self._round(world, served, number, self._measure)
+                    if self._has_churn(size):
+                        await feed.load(size)
+                        await self._round(world, feed, number, self._churn)
 
     async def _load(self, cluster: Cluster, size: Size) -> None:
-        began = time.monotonic()
-
         def told(done: int, total: int) -> None:
             self._told.now(f"loading {size} into the API server: {done} of {total}")
 
         await cluster.become(size, told)
-        self._told.now(f"{size} loaded in {time.monotonic() - began:.1f} s")
 
-    async def _round(self, world: World, cluster: Cluster, number: int) -> None:
+    def _has_churn(self, size: Size) -> bool:
+        options = self.options
+        return options.with_control and options.with_many and size == options.churn_size
+
+    async def _round(self, world: World, source: Source, number: int, measure: Measure) -> None:
         programs = (OURS, UPSTREAM) if number % 2 == 0 else (UPSTREAM, OURS)
+        size = source.cluster.size
         for mode in (mode for mode in SIDE_BY_SIDE if mode in self.options.modes):
             for program in programs:
-                what = f"{mode}, {cluster.size}, round {number + 1}, {program}"
-                if self._is_skipped(mode, program, cluster.size) or self._is_over(what):
+                who = Subject(mode, program, size)
+                what = f"{mode}, {size}, round {number + 1}, {program}"
+                if self._is_skipped(who) or self._is_over(what):
                     continue
                 self._told.now(what)
-                await self._one(world, cluster, mode=mode, program=program, number=number)
+                await self._one(world, source, who, measure)
 
-    def _is_skipped(self, mode: str, program: str, size: Size) -> bool:
-        if (mode, program, size) in self._given_up:
+    def _is_skipped(self, who: Subject) -> bool:
+        if who in self._given_up:
             return True
-        return program == UPSTREAM and size.services > self.options.upstream_services
+        return who.program == UPSTREAM and who.size.services > self.options.upstream_services
 
     def _is_over(self, what: str) -> bool:
         if self.seconds_left > 0:
@@ -150,67 +177,63 @@ class Benchmark:
         self.notes.append(f"not measured, the time budget was used up: {what}")
         return True
 
-    async def _one(
-        self, world: World, cluster: Cluster, *, mode: str, program: str, number: int
-    ) -> None:
+    async def _one(self, world: World, source: Source, who: Subject, measure: Measure) -> None:
         if not wait_until_idle(self.options.idle_seconds):
-            self.notes.append(
-                f"the machine was busy with something else: {mode}, {cluster.size}, {program}"
-            )
-        with world.site() as site, self._started(world, site, mode, program) as (clock, proxy):
-            session = Session(
-                cluster,
-                clock,
-                proxy,
-                ipv4_clock=nft_ipv4_clock if mode == "nftables" else None,
-                mode=mode,
-                program=program,
-                limits=self.options.limits,
-            )
-            try:
-                await self._measure(session, site, mode=mode, program=program, number=number)
-            except ProxyError as error:
-                self.notes.append(f"{mode}, {cluster.size}, {program}: {error}")
-                await cluster.restore()
-            finally:
-                self.found += session.found
-                self._told.found(session.found)
+            self.notes.append(f"the machine was busy with something else: {who}")
+        with world.site() as site:
+            async with source.reached_from(site) as access:
+                with self._started(world, site, who, access) as (clock, proxy):
+                    session = Session(
+                        source.cluster,
+                        clock,
+                        proxy,
+                        ipv4_clock=nft_ipv4_clock if who.mode == "nftables" else None,
+                        mode=who.mode,
+                        program=who.program,
+                        limits=self.options.limits,
+                    )
+                    try:
+                        await measure(who, session, site)
+                    except ProxyError as error:
+                        self.notes.append(f"{who}: {error}")
+                        await source.cluster.restore()
+                    finally:
+                        self.found += session.found
+                        self._told.found(session.found)
 
-    async def _measure(
-        self, session: Session, site: Site, *, mode: str, program: str, number: int
-    ) -> None:
-        options, size = self.options, session.size
+    async def _measure(self, who: Subject, session: Session, site: Site) -> None:
+        options = self.options
         if not await session.cold_start():
-            self._given_up.add((mode, program, size))
+            self._given_up.add(who)
             return
         if options.with_control:
             await session.single_changes()
-        # The rest is many events in itself; once for each program is enough.
-        if options.with_control and options.with_many and number == 0:
-            await session.rolling_update()
-            if size == Size(options.churn_services):
-                await session.churn()
-        if options.with_data and (number == 0 or not options.with_control):
+            if options.with_many:
+                await session.rolling_update()
+        if options.with_data:
             session.found += measure_traffic(
-                site, mode=mode, program=program, size=size, effort=options.effort
+                site, mode=who.mode, program=who.program, size=who.size, effort=options.effort
             )
+
+    async def _churn(self, who: Subject, session: Session, site: Site) -> None:
+        await session.churn()
 
     @contextlib.contextmanager
     def _started(
-        self, world: World, site: Site, mode: str, program: str
+        self, world: World, site: Site, who: Subject, access: Sequence[str]
     ) -> Iterator[tuple[CommitClock, RunningProxy]]:
         """A running proxy and the clock that watches its kernel."""
         with tempfile.TemporaryDirectory(dir=world.folder) as folder:
             environment: dict[str, str] = {}
-            if mode == "iptables":
+            if who.mode == "iptables":
                 tools = RestoreTools(Path(folder) / "tools")
                 clock, environment = tools.clock(), tools.environment()
             else:
                 with site.node.inside():
                     clock = nft_clock()
             proxy = RunningProxy(
-                program,
-                proxy_flags(mode, world.kubeconfig()),
+                who.program,
+                (*access, *proxy_flags(who.mode)),
                 network=site.node,
                 environment=environment,
                 log=Path(folder) / "log",
@@ -227,7 +250,7 @@ def run_benchmark(options: Options, told: Told) -> Results:
     require_root()
     # Whoever stops us wants the namespaces, processes and files gone, too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    started = datetime.now(UTC)
     benchmark = Benchmark(options, told)
     if options.with_control or options.with_data:
         _side_by_side(benchmark)
@@ -235,10 +258,15 @@ def run_benchmark(options: Options, told: Told) -> Results:
         _measure_ipvs(benchmark, told)
     records = summarise(benchmark.found)
     figures = tuple(_mode_figures(benchmark, told)) if options.with_modes else ()
+    run = Run(
+        started_at=started.strftime("%Y-%m-%d %H:%M UTC"),
+        minutes=(datetime.now(UTC) - started).total_seconds() / 60,
+        revision=revision(),
+        command=options.command,
+    )
     return Results(
-        started_at=started,
+        runs=(run,),
         machine=describe_machine(),
-        options=options.words(),
         records=records,
         growth=growth(records),
         notes=tuple(benchmark.notes),

@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
-from kubeproxy.bench.cluster import CLUSTER_CIDR, ENDPOINT_CIDR, SERVICE_CIDR, Cluster
+from kubeproxy.bench.cluster import ENDPOINT_CIDR, SERVICE_CIDR, Cluster
 from kubeproxy.errors import Unsupported
 from kubeproxy.testing.api_admin import admin_of
 from kubeproxy.testing.private_network import PrivateNetwork
@@ -26,6 +26,8 @@ from kubeproxy.testing.real_api_build import NoGo, built
 API_ADDRESS = "172.31.0.1"
 _NODE_NETWORK = "172.31.0"
 _FIRST_NODE = 10
+NODE_ADDRESS = f"{_NODE_NETWORK}.{_FIRST_NODE}"
+"""Of the Node object: the first site's; the others are told they are the same node."""
 _NODES = 200
 
 
@@ -73,6 +75,19 @@ class Site:
             network.close()
 
 
+class Served:
+    """The objects in the real API server."""
+
+    def __init__(self, cluster: Cluster, kubeconfig: Path) -> None:
+        self.cluster = cluster
+        self._kubeconfig = kubeconfig
+
+    @contextlib.asynccontextmanager
+    async def reached_from(self, site: Site) -> AsyncIterator[tuple[str, ...]]:
+        """Every site is wired to it; the flags with which a proxy there finds it."""
+        yield (f"--kubeconfig={self._kubeconfig}",)
+
+
 class World:
     """The API server and its namespace, for a whole benchmark."""
 
@@ -99,18 +114,14 @@ class World:
             self._network.close()
 
     @contextlib.asynccontextmanager
-    async def cluster(self) -> AsyncIterator[Cluster]:
-        """The objects in the API server; none yet."""
+    async def served(self) -> AsyncIterator[Served]:
+        """The API server with no objects yet."""
+        kubeconfig = self._api.kubeconfig(name="node.kubeconfig")
+        kubeconfig.write_text(kubeconfig.read_text().replace("127.0.0.1", API_ADDRESS))
         async with admin_of(self._api.access()) as admin:
             cluster = Cluster(admin)
-            await cluster.start(f"{_NODE_NETWORK}.{_FIRST_NODE}")
-            yield cluster
-
-    def kubeconfig(self) -> Path:
-        """Access from a node."""
-        path = self._api.kubeconfig(name="node.kubeconfig")
-        path.write_text(path.read_text().replace("127.0.0.1", API_ADDRESS))
-        return path
+            await cluster.start(NODE_ADDRESS)
+            yield Served(cluster, kubeconfig)
 
     @contextlib.contextmanager
     def site(self) -> Iterator[Site]:
@@ -136,19 +147,3 @@ def _run(argv: Sequence[str]) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{' '.join(argv)} failed: {done.stderr.strip()}")
-
-
-def proxy_flags(mode: str, kubeconfig: Path) -> tuple[str, ...]:
-    """What both programs are told; all else is default for both."""
-    return (
-        f"--kubeconfig={kubeconfig}",
-        f"--proxy-mode={mode}",
-        "--hostname-override=bench-node",
-        f"--cluster-cidr={CLUSTER_CIDR}",
-        "--conntrack-max-per-core=0",
-        "--conntrack-tcp-timeout-established=0s",
-        "--conntrack-tcp-timeout-close-wait=0s",
-        "--metrics-bind-address=127.0.0.1:10249",
-        "--healthz-bind-address=127.0.0.1:10256",
-        "--oom-score-adj=0",
-    )

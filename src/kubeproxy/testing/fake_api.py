@@ -31,6 +31,14 @@ from kubeproxy.testing.fake_api_store import (
     qualified,
 )
 
+_KUBECONFIG = """apiVersion: v1
+kind: Config
+current-context: main
+clusters: [{name: main, cluster: {server: "URL"}}]
+users: [{name: main, user: {}}]
+contexts: [{name: main, context: {cluster: main, user: main}}]
+"""
+
 
 class SeenRequest(msgspec.Struct, frozen=True):
     """A request as it arrived."""
@@ -96,6 +104,10 @@ class FakeApi:
         finally:
             self.end_watches()
             await runner.cleanup()
+
+    def kubeconfig(self) -> str:
+        """For a client that needs no credentials."""
+        return _KUBECONFIG.replace("URL", self.url)
 
     async def create(self, collection: str, namespace: str, item: Json) -> Json:
         return await self._change(lambda: self.store.create(collection, namespace, item))

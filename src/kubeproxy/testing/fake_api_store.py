@@ -8,6 +8,7 @@ match is added.
 from __future__ import annotations
 
 import copy
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -187,11 +188,8 @@ class FakeStore:
         """The changes of a collection after a version, which must still be known."""
         if after < self.oldest:
             raise FakeProblem(410, "Expired", f"too old resource version: {after} ({self.oldest})")
-        return (
-            change
-            for change in self.history
-            if change.version > after and change.collection == collection
-        )
+        first = bisect_right(self.history, after, key=lambda change: change.version)
+        return (change for change in self.history[first:] if change.collection == collection)
 
     def _put(self, collection: str, namespace: str, name: str, item: Json) -> Json:
         key = (collection, namespace, name)

@@ -1,0 +1,60 @@
+"""An API server in this process, on a node's loopback, for a thousand changes a second.
+
+The real API server, its store and whoever writes to it share the machine with the proxy under test
+and use up two processors at a few hundred changes a second. Here a change is a line in a watch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from kubeproxy.bench.cluster import Cluster
+from kubeproxy.bench.records import Size
+from kubeproxy.bench.world import NODE_ADDRESS, Site
+from kubeproxy.testing.fake_api import FakeApi, split_path
+from kubeproxy.testing.fake_api_store import Json
+
+
+class _Admin:
+    """Changes objects without a request."""
+
+    def __init__(self, api: FakeApi) -> None:
+        self._api = api
+
+    async def create(self, path: str, item: Json) -> Json:
+        collection, namespace, _ = split_path(path)
+        return await self._api.create(collection, namespace, item)
+
+    async def patch(self, path: str, patch: Json) -> Json:
+        return await self._api.patch(*split_path(path), patch)
+
+    async def delete(self, path: str) -> None:
+        await self._api.delete(*split_path(path))
+
+
+class Feed:
+    """Objects of one size; they stay while one node after another is served."""
+
+    def __init__(self, folder: Path) -> None:
+        self._api = FakeApi()
+        self._kubeconfig = folder / "feed.kubeconfig"
+        self.cluster = Cluster(_Admin(self._api))
+
+    async def load(self, size: Size) -> None:
+        """Once is enough."""
+        if self.cluster.size != size:
+            await self.cluster.start(NODE_ADDRESS)
+            await self.cluster.become(size)
+
+    @asynccontextmanager
+    async def reached_from(self, site: Site) -> AsyncIterator[tuple[str, ...]]:
+        """Serve a node; the flags with which a proxy there finds the server."""
+        async with AsyncExitStack() as stack:
+            # Only the making of the listening socket depends on the namespace.
+            with site.node.inside():
+                await stack.enter_async_context(self._api.serving())
+            self._kubeconfig.write_text(self._api.kubeconfig())
+            json = "--kube-api-content-type=application/json"
+            yield (f"--kubeconfig={self._kubeconfig}", json)
