@@ -71,7 +71,8 @@ def bench(
     from kubeproxy.bench.run import Options
     from kubeproxy.bench.user_mode import IpvsEffort
 
-    console = Console()
+    # A file has no width of its own; the tables are some 150 characters wide.
+    console = Console(width=None if sys.stdout.isatty() else 160)
     if quick:
         sys.exit(0 if command.check_growth(console, modes, sizes or command.QUICK_SIZES) else 1)
     if source:
