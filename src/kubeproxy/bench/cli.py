@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kubeproxy.bench.records import Size
 
 _DEFAULT_OUTPUT = "bench-results.json"
+_PARTS = ("control", "data", "modes")
 
 
 def _sizes(
@@ -30,7 +31,7 @@ def _sizes(
 @click.option("--quick", is_flag=True, help="only count; fail if work grows with the cluster")
 @click.option("--size", "sizes", callback=_sizes, multiple=True, help="5k or 5kx50; repeatable")
 @click.option("--mode", "modes", multiple=True, help="repeatable (default: all that can)")
-@click.option("--part", type=click.Choice(["all", "control", "data", "modes"]), default="all")
+@click.option("--part", "parts", type=click.Choice(_PARTS), multiple=True, help="repeatable")
 @click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--samples", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--budget", type=float, default=30.0, show_default=True, help="minutes")
@@ -46,7 +47,7 @@ def bench(
     quick: bool,
     sizes: tuple[Size, ...],
     modes: tuple[str, ...],
-    part: str,
+    parts: tuple[str, ...],
     rounds: int,
     samples: int,
     budget: float,
@@ -89,9 +90,9 @@ def bench(
             upstream_services=upstream_up_to,
             limits=Limits(cutoff_seconds=cutoff, samples=samples, churn_seconds=churn),
             ipvs=IpvsEffort(rounds=rounds, samples=samples, cutoff_seconds=cutoff),
-            with_control=part in ("all", "control"),
-            with_data=part in ("all", "data"),
-            with_modes=part in ("all", "modes"),
+            with_control=not parts or "control" in parts,
+            with_data=not parts or "data" in parts,
+            with_modes=not parts or "modes" in parts,
             command=shlex.join(["kpctl", *sys.argv[1:]]),
         )
         results = command.compare(console, options, output, keep=keep)
