@@ -61,7 +61,6 @@ test-api: setup packages
 
 bench: setup packages
 	$(BIN)/kpctl bench
-	$(BIN)/python -m kubeproxy.bench.userspace
 
 # Pin anew: hashes, no addresses.
 requirements:

@@ -123,8 +123,8 @@ class Intake:
     # --- Services ---
 
     def _take_service(self, service: objects.Service) -> None:
+        name = service_name(service)
         if not is_selected_service(service):
-            name = service_name(service)
             self._delete(Kind.SERVICE, name.namespace, name.name)
             return
         # All families are decoded before one is changed: a bad object changes nothing.
@@ -132,12 +132,12 @@ class Intake:
         for family, engine in self._engines.items():
             store, result = engine.pipeline.store, decoded[family]
             if result.facts is None:
-                changed = store.delete_service(service_name(service))
+                changed = store.delete_service(name)
             else:
                 changed = store.set_service(result.facts)
             self._service_changed(engine, changed)
             if changed:
-                self._complain(Kind.SERVICE, service_name(service), result.problems)
+                self._complain(Kind.SERVICE, name, result.problems)
 
     def _service_changed(self, engine: Engine, changed: bool) -> None:
         self._counters.service_event(engine.pipeline.store.service_changes_pending)

@@ -4,15 +4,11 @@ import os
 
 import pytest
 
+from kubeproxy.bench.control import Limits
+from kubeproxy.bench.ipvs_guest import Row
 from kubeproxy.bench.records import OURS, UPSTREAM, Measurement, Size
-from kubeproxy.bench.user_mode import (
-    GuestAnswer,
-    IpvsEffort,
-    Usage,
-    measure_ipvs,
-    measurements,
-    why_not,
-)
+from kubeproxy.bench.traffic import Effort
+from kubeproxy.bench.user_mode import IpvsEffort, measure_ipvs, measurements, why_not
 from kubeproxy.testing.real_api_build import NoGo, built
 
 SIZE = Size(5, 2)
@@ -20,24 +16,23 @@ SIZE = Size(5, 2)
 
 def test_what_did_not_come_is_a_limit() -> None:
     """A change that was cut off is more than the limit; the rest counts."""
-    answer = GuestAnswer(cold=2.0, changes=(0.004, None), usage=Usage(1.5, 60))
-    found = {(m.name, m.value, m.is_limit) for m in measurements(answer, OURS, SIZE, 30)}
-    assert ("cold start", 2.0, False) in found
-    assert ("endpoint replaced", 4.0, False) in found
-    assert ("endpoint replaced", 30_000, True) in found
+    rows = [
+        Row(OURS, "cold start", 2.0, "s"),
+        Row(OURS, "endpoint replaced", 4.0, "ms"),
+        Row(OURS, "endpoint replaced", None, "ms"),
+        Row(UPSTREAM, "cold start", None, "s"),
+    ]
+    found = [(m.program, m.name, m.value, m.is_limit) for m in measurements(rows, SIZE, 30)]
+    assert found == [
+        (OURS, "cold start", 2.0, False),
+        (OURS, "endpoint replaced", 4.0, False),
+        (OURS, "endpoint replaced", 30_000, True),
+        (UPSTREAM, "cold start", 30, True),
+    ]
 
 
-def test_without_a_cold_start_nothing_else_counts() -> None:
-    """Memory and CPU of something unfinished would mislead."""
-    answer = GuestAnswer(cold=None, changes=(), usage=Usage(1.5, 60))
-    (only,) = measurements(answer, UPSTREAM, SIZE, 30)
-    assert (only.name, only.is_limit) == ("cold start", True)
-
-
-@pytest.mark.uml
-@pytest.mark.timeout(280)
-def test_both_programs_fill_the_same_kernel() -> None:
-    """Cold start and one change of each, told as they come."""
+def _measured(effort: IpvsEffort) -> set[tuple[str, str]]:
+    """Which programs and measures came out as values above zero."""
     if reason := why_not():
         pytest.skip(reason)
     if os.geteuid() != 0:
@@ -47,15 +42,55 @@ def test_both_programs_fill_the_same_kernel() -> None:
     except NoGo as error:
         pytest.skip(f"nothing to compare with: {error}")
     heard: list[Measurement] = []
+    notes: list[str] = []
     measure_ipvs(
-        IpvsEffort(sizes=(SIZE,), rounds=1, samples=1, cutoff_seconds=90),
+        effort,
         told=lambda text: None,
         found=heard.extend,
+        noted=notes.append,
         seconds_left=lambda: 1.0,
     )
-    complete = {(m.program, m.name) for m in heard if not m.is_limit and m.value > 0}
-    assert complete >= {
+    assert notes == []
+    return {(m.program, m.name) for m in heard if not m.is_limit and m.value > 0}
+
+
+@pytest.mark.uml
+@pytest.mark.timeout(280)
+def test_both_programs_fill_the_same_kernel() -> None:
+    """Objects and single changes of each."""
+    limits = Limits(samples=1, cutoff_seconds=90)
+    found = _measured(
+        IpvsEffort((SIZE,), rounds=1, limits=limits, with_many=False, with_data=False)
+    )
+    assert found >= {
         (program, name)
         for program in (OURS, UPSTREAM)
-        for name in ("cold start", "endpoint replaced", "memory after cold start")
+        for name in (
+            "cold start",
+            "memory after cold start",
+            "endpoint replaced",
+            "endpoint added",
+            "endpoint removed",
+            "Service added",
+        )
+    }
+
+
+@pytest.mark.uml
+@pytest.mark.timeout(280)
+def test_many_changes_and_packets_are_measured_there_too() -> None:
+    """Of ours alone: upstream's single sync takes many seconds in that kernel."""
+    effort = IpvsEffort(
+        (SIZE,),
+        rounds=1,
+        upstream_services=0,
+        limits=Limits(samples=1, cutoff_seconds=90, churn_seconds=0.5),
+        traffic=Effort(connects=10, seconds=0.2),
+    )
+    found = _measured(effort)
+    assert found >= {
+        (OURS, "rolling update of 10 endpoints, CPU"),
+        (OURS, "churn of 1000 changes/s, served"),
+        (OURS, "connect, last service, p50"),
+        ("direct", "connect, last service, p50"),
     }

@@ -46,7 +46,9 @@ def test_a_proxy_that_ends_is_told_with_its_last_words(
 ) -> None:
     """A benchmark of a dead proxy would measure nothing."""
     log = tmp_path / "log"
-    proxy = RunningProxy(OURS, ["--nonsense"], network=network, environment={}, log=log)
+    proxy = RunningProxy(
+        [*command_of(OURS), "--nonsense"], network=network, environment={}, log=log
+    )
     proxy.wait(30)
     with pytest.raises(ProxyError, match="unknown flag: --nonsense"):
         proxy.usage()
@@ -57,7 +59,7 @@ def test_what_a_running_proxy_uses_is_known(network: PrivateNetwork, tmp_path: P
     """Memory and processor time, from the kernel; a tool it runs keeps it at work."""
     flags = [f"--manifests={tmp_path}", "--proxy-mode=nftables", "--hostname-override=n"]
     log = tmp_path / "log"
-    proxy = RunningProxy(OURS, flags, network=network, environment={}, log=log)
+    proxy = RunningProxy([*command_of(OURS), *flags], network=network, environment={}, log=log)
     try:
         deadline = time.monotonic() + 30
         while (usage := proxy.usage()).resident_mb < 10:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kubeproxy.bench.ipvs_messages import measure_messages
+from kubeproxy.bench.ipvs import measure_messages
 from kubeproxy.testing.uml import UserModeKernel
 
 

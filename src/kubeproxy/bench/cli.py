@@ -34,7 +34,7 @@ def _sizes(
 @click.option("--part", "parts", type=click.Choice(_PARTS), multiple=True, help="repeatable")
 @click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--samples", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--budget", type=float, default=30.0, show_default=True, help="minutes")
+@click.option("--budget", type=float, default=120.0, show_default=True, help="minutes")
 @click.option("--cutoff", type=float, default=60.0, show_default=True, help="seconds per point")
 @click.option("--churn", type=float, default=10.0, show_default=True, help="seconds of churn")
 @click.option("--upstream-up-to", type=int, default=1_000_000, help="services")
@@ -70,7 +70,6 @@ def bench(
     from kubeproxy.bench.control import Limits
     from kubeproxy.bench.records import read_results
     from kubeproxy.bench.run import Options
-    from kubeproxy.bench.user_mode import IpvsEffort
 
     # A file has no width of its own; the tables are some 150 characters wide.
     console = Console(width=None if sys.stdout.isatty() else 160)
@@ -89,7 +88,7 @@ def bench(
             budget_seconds=budget * 60,
             upstream_services=upstream_up_to,
             limits=Limits(cutoff_seconds=cutoff, samples=samples, churn_seconds=churn),
-            ipvs=IpvsEffort(rounds=rounds, samples=samples, cutoff_seconds=cutoff),
+            ipvs_sizes=sizes or standard.ipvs_sizes,
             with_control=not parts or "control" in parts,
             with_data=not parts or "data" in parts,
             with_modes=not parts or "modes" in parts,

@@ -34,6 +34,8 @@ SPARE = 64
 SPARE_SERVICES = 4
 """Slices that wait for their Service."""
 
+Job = Callable[[], Awaitable[None]]
+
 
 def service_name(index: int) -> str:
     return f"svc-{index:05d}"
@@ -124,8 +126,8 @@ class Cluster:
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
         self.size = Size(0)
-        self._slices: dict[int, int] = {}
-        """How many endpoints the slice of each service was given."""
+        self.slots: dict[int, tuple[int, ...]] = {}
+        """The endpoints that the slice of each service has."""
 
     async def start(self, node_address: str) -> None:
         await self._admin.create(NODES, node_json(node_address))
@@ -137,7 +139,7 @@ class Cluster:
         jobs = [
             partial(self._make, index, size)
             for index in range(size.services + SPARE_SERVICES)
-            if index not in range(self.size.services) or self._slices[index] != size.endpoints
+            if index not in range(self.size.services) or len(self.slots[index]) != size.endpoints
         ]
         await in_parallel(jobs, told)
         self.size = size
@@ -145,19 +147,24 @@ class Cluster:
     async def _make(self, index: int, size: Size) -> None:
         """The slice first, so that a Service never stands empty."""
         slots = range(size.endpoints)
-        if index not in self._slices:
+        if index not in self.slots:
+            self.slots[index] = tuple(slots)
             await self._admin.create(SLICES, slice_json(index, slots))
-        elif self._slices[index] != size.endpoints:
+        elif len(self.slots[index]) != size.endpoints:
             await self.set_slots(index, slots)
-        self._slices[index] = size.endpoints
         if self.size.services <= index < size.services:
             await self.add_service(index)
 
     async def restore(self) -> None:
         """Everything as the size says, whatever an interrupted measure has left behind."""
-        slots, spare = range(self.size.endpoints), range(SPARE_SERVICES)
-        await in_parallel([partial(self.set_slots, i, slots) for i in range(self.size.services)])
-        await in_parallel([partial(self.remove_service, self.size.services + i) for i in spare])
+        await self.reset(range(self.size.services))
+        spare = range(self.size.services, self.size.services + SPARE_SERVICES)
+        await in_parallel([partial(self.remove_service, index) for index in spare])
+
+    async def reset(self, services: Iterable[int]) -> None:
+        """Give these services the endpoints they had at first."""
+        slots = range(self.size.endpoints)
+        await in_parallel([partial(self.set_slots, index, slots) for index in services])
 
     async def add_service(self, index: int) -> None:
         """Announce the Service of a slice that exists already."""
@@ -169,12 +176,13 @@ class Cluster:
 
     async def set_slots(self, index: int, slots: Iterable[int]) -> None:
         """Give a service these endpoints; returns when the API server has answered."""
-        patch: Json = {"endpoints": endpoints_json(index, slots)}
+        self.slots[index] = tuple(slots)
+        patch: Json = {"endpoints": endpoints_json(index, self.slots[index])}
         await self._admin.patch(f"{SLICES}/{slice_name(index)}", patch)
 
 
 async def in_parallel(
-    jobs: Sequence[Callable[[], Awaitable[None]]],
+    jobs: Sequence[Job],
     told: Callable[[int, int], None] = _tell_nobody,
 ) -> None:
     """Do all of it, many at a time."""

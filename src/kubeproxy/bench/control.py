@@ -8,27 +8,28 @@ passes the cut-off is reported as "more than" and ends that measure.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
-from kubeproxy.bench.cluster import PARALLEL, SPARE, SPARE_SERVICES, Cluster, in_parallel
+from kubeproxy.bench.cluster import SPARE, SPARE_SERVICES, Cluster, in_parallel
 from kubeproxy.bench.commits import CommitClock
 from kubeproxy.bench.events import told_events
 from kubeproxy.bench.moments import Moments
 from kubeproxy.bench.program import RunningProxy
 from kubeproxy.bench.records import Measurement, Size
+from kubeproxy.bench.workload import churn, rolled_services, rolling_update
 
 _LOOK_SECONDS = 0.25
 _CALM_LOOKS = 5
 """Longer in all than the minSyncPeriod of both programs: a sync that is merely held back, or that
 cleans up after the last one, is not missed, and does not fall into the next measure."""
-ROLLING_SERVICES = 100
-ROLLING_WAVES = 10
+
+T = TypeVar("T")
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):
@@ -211,65 +212,36 @@ class Session:
 
     async def rolling_update(self) -> None:
         """Every endpoint of a hundred services is replaced, wave by wave."""
-        services = range(min(ROLLING_SERVICES, self.size.services))
-        waves = range(1, 1 + min(ROLLING_WAVES, self.size.endpoints))
-        jobs = [
-            partial(self._cluster.set_slots, index, _rolled(self.size.endpoints, wave))
-            for wave in waves
-            for index in services
-        ]
+        jobs = rolling_update(self._cluster)
         await self._measure_many(f"rolling update of {len(jobs)} endpoints", in_parallel(jobs))
-        await self._restore(services)
+        await self._reset(rolled_services(self._cluster))
 
     async def churn(self) -> None:
-        """Endpoint changes all over the cluster, at a steady rate if whoever serves them can."""
+        """Endpoint changes all over the cluster."""
         limits, name = self._limits, f"churn of {self._limits.churn_rate} changes/s"
         if not await self._settle(limits.cutoff_seconds, needs_sync=True):
             self.note(f"{name}, lag at the end", limits.cutoff_seconds * 1000, "ms", is_limit=True)
             return
-        touched: list[int] = []
-        began = time.monotonic()
-        await self._measure_many(name, self._churn(began, touched))
+        work = churn(self._cluster, rate=limits.churn_rate, seconds=limits.churn_seconds)
+        touched = await self._measure_many(name, work)
         self.note(f"{name}, served", len(touched) / limits.churn_seconds, "changes/s")
-        await self._restore(set(touched))
+        await self._reset(set(touched))
 
-    async def _churn(self, began: float, touched: list[int]) -> None:
-        numbers = itertools.count()
-        async with asyncio.TaskGroup() as group:
-            for _ in range(PARALLEL):
-                group.create_task(self._churn_worker(numbers, began, touched))
-
-    async def _churn_worker(self, numbers: Iterator[int], began: float, touched: list[int]) -> None:
-        for number in numbers:
-            due = max(began + number / self._limits.churn_rate, time.monotonic())
-            if due > began + self._limits.churn_seconds:
-                return
-            await asyncio.sleep(due - time.monotonic())
-            index = number * 7919 % self.size.services
-            touched.append(index)
-            first = SPARE + number % 32
-            await self._cluster.set_slots(index, (first, *range(1, self.size.endpoints)))
-
-    async def _measure_many(self, name: str, work: Awaitable[None]) -> None:
+    async def _measure_many(self, name: str, work: Awaitable[T]) -> T:
         before = self._proxy.usage().cpu_seconds
         began = time.monotonic()
-        await work
+        result = await work
         answered = time.monotonic()
         limit = self._limits.cutoff_seconds
         is_calm = await self._settle(limit)
         last = max(self._clock.since(began), default=None)
-        if not is_calm or last is None:
+        if is_calm and last is not None:
+            self.note(f"{name}, lag at the end", max(last - answered, 0.0) * 1000, "ms")
+            self.note(f"{name}, CPU", self._proxy.usage().cpu_seconds - before, "CPU s")
+        else:
             self.note(f"{name}, lag at the end", limit * 1000, "ms", is_limit=True)
-            return
-        self.note(f"{name}, lag at the end", max(last - answered, 0.0) * 1000, "ms")
-        self.note(f"{name}, CPU", self._proxy.usage().cpu_seconds - before, "CPU s")
+        return result
 
-    async def _restore(self, services: Iterable[int]) -> None:
-        slots = range(self.size.endpoints)
-        await in_parallel([partial(self._cluster.set_slots, i, slots) for i in services])
+    async def _reset(self, services: Iterable[int]) -> None:
+        await self._cluster.reset(services)
         await self._settle(self._limits.cutoff_seconds)
-
-
-def _rolled(endpoints: int, wave: int) -> tuple[int, ...]:
-    """The slots after so many of a service's endpoints were replaced."""
-    return (*range(wave, endpoints), *range(SPARE, SPARE + wave))

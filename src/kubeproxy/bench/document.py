@@ -42,7 +42,8 @@ are that many times better. “>” is a point where a program was cut off at th
 _HOW = """## Repeat it
 
 ```console
-make bench                                # everything, with a time budget of half an hour
+make bench                                # everything, within two hours
+kpctl bench --budget 30                   # smallest sizes first; says what it had no time for
 kpctl bench --size 1k --size 5k --mode nftables --rounds 3
 kpctl bench --quick                       # only counts; fails if work grows with the cluster
 kpctl bench --from bench-results.json --docs docs   # write this document again
@@ -59,14 +60,17 @@ How each figure comes about:
   server's own few milliseconds; both are shown for one kind of change, the results file has all.
 - Both programs run with their defaults, `minSyncPeriod` of one second included; single changes
   are further apart than that.
-- **rolling update**: a hundred services have all their endpoints replaced one after another, as
-  fast as the API server takes it. **churn**: changes all over the cluster; how many per second
-  the API server takes on this machine beside the proxy is a figure of its own. **lag at the
+- **rolling update**: a hundred services have ten endpoints each replaced one after another, as
+  fast as the API server takes it. **churn**: changes all over the cluster, a thousand a second for
+  ten seconds; the real API server does not take as many beside a proxy on two processors, so here
+  a small one serves both programs, and how many it served is a figure of its own. **lag at the
   end** is from the last answer to the last commit.
 - **memory** is the resident set (VmRSS, VmHWM), **CPU** user and system time with children.
-- **ipvs** runs in a user-mode kernel, where system calls and processes cost many times what they
-  do elsewhere; its API server is a small one in the same kernel. “Complete” is what the kernel
-  lists: every virtual server, real server and set entry. Only the ratios mean something.
+- **ipvs** runs in a user-mode kernel with one processor, where system calls and processes cost
+  many times what they do elsewhere; its API server is a small one in the same kernel. IPVS tells
+  nobody of its changes, so the kernel is asked until it holds what was wanted: every virtual
+  server, real server and set entry. Changes are counted from the change to that moment. Only the
+  ratios mean something.
 - **data plane**: a client in a namespace of its own, through the node; “direct” is a connection
   straight to the pod in the same run.
 """

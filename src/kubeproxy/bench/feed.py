@@ -17,7 +17,7 @@ from kubeproxy.testing.fake_api import FakeApi, split_path
 from kubeproxy.testing.fake_api_store import Json
 
 
-class _Admin:
+class LocalAdmin:
     """Changes objects without a request."""
 
     def __init__(self, api: FakeApi) -> None:
@@ -40,7 +40,7 @@ class Feed:
     def __init__(self, folder: Path) -> None:
         self._api = FakeApi()
         self._kubeconfig = folder / "feed.kubeconfig"
-        self.cluster = Cluster(_Admin(self._api))
+        self.cluster = Cluster(LocalAdmin(self._api))
 
     async def load(self, size: Size) -> None:
         """Once is enough."""

@@ -70,8 +70,7 @@ class RunningProxy:
 
     def __init__(
         self,
-        program: str,
-        flags: Sequence[str],
+        command: Sequence[str],
         *,
         network: PrivateNetwork,
         environment: Mapping[str, str],
@@ -82,7 +81,7 @@ class RunningProxy:
         with log.open("wb") as output, network.inside():
             self.started_at = time.monotonic()
             self._process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *command_of(program), *flags],
+                ["setpriv", "--pdeathsig", "KILL", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -25,9 +25,10 @@ from kubeproxy.bench.cluster import Cluster
 from kubeproxy.bench.commits import CommitClock, RestoreTools, nft_clock, nft_ipv4_clock
 from kubeproxy.bench.control import Limits, Session
 from kubeproxy.bench.feed import Feed
+from kubeproxy.bench.ipvs_guest import MODE as IPVS
 from kubeproxy.bench.machine import describe_machine, revision, wait_until_idle
 from kubeproxy.bench.modes import measure_mode, modes_with_figures
-from kubeproxy.bench.program import RunningProxy, proxy_flags
+from kubeproxy.bench.program import RunningProxy, command_of, proxy_flags
 from kubeproxy.bench.records import (
     OURS,
     UPSTREAM,
@@ -48,7 +49,7 @@ from kubeproxy.lab.namespaces import require_root
 SIDE_BY_SIDE = ("nftables", "iptables")
 """Modes that both programs run here; ipvs needs another kernel."""
 
-MODES = (*SIDE_BY_SIDE, user_mode.MODE)
+MODES = (*SIDE_BY_SIDE, IPVS)
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -57,7 +58,7 @@ class Options(msgspec.Struct, frozen=True):
     sizes: tuple[Size, ...] = (Size(1000), Size(5000), Size(5000, 50), Size(10000), Size(30000))
     modes: tuple[str, ...] = MODES
     rounds: int = 2
-    budget_seconds: float = 1800.0
+    budget_seconds: float = 7200.0
     upstream_services: int = 1_000_000
     """Upstream is not asked about more services than this."""
     churn_size: Size = Size(5000)
@@ -71,13 +72,25 @@ class Options(msgspec.Struct, frozen=True):
     """Rolling update and churn, as part of the control plane?"""
     with_data: bool = True
     with_modes: bool = True
-    ipvs: IpvsEffort = IpvsEffort()
+    ipvs_sizes: tuple[Size, ...] = (Size(100), Size(1000), Size(2000, 5))
+    """In a user-mode kernel, that is; upstream's time grows quickly there."""
     figures_of: tuple[str, ...] = ()
     """Modes whose own benchmarks are run; none named means all."""
     mode_seconds: float = 240.0
     """How long a mode's own benchmark may take."""
     command: str = ""
     """As it was typed, for the document."""
+
+    def ipvs(self) -> IpvsEffort:
+        return IpvsEffort(
+            sizes=tuple(sorted(self.ipvs_sizes)),
+            rounds=self.rounds,
+            upstream_services=self.upstream_services,
+            limits=self.limits,
+            traffic=self.effort,
+            with_many=self.with_many,
+            with_data=self.with_data,
+        )
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -232,8 +245,7 @@ class Benchmark:
                 with site.node.inside():
                     clock = nft_clock()
             proxy = RunningProxy(
-                who.program,
-                (*access, *proxy_flags(who.mode)),
+                (*command_of(who.program), *access, *proxy_flags(who.mode)),
                 network=site.node,
                 environment=environment,
                 log=Path(folder) / "log",
@@ -254,7 +266,7 @@ def run_benchmark(options: Options, told: Told) -> Results:
     benchmark = Benchmark(options, told)
     if options.with_control or options.with_data:
         _side_by_side(benchmark)
-    if options.with_control and user_mode.MODE in options.modes:
+    if options.with_control and IPVS in options.modes:
         _measure_ipvs(benchmark, told)
     records = summarise(benchmark.found)
     figures = tuple(_mode_figures(benchmark, told)) if options.with_modes else ()
@@ -301,9 +313,10 @@ def _measure_ipvs(benchmark: Benchmark, told: Told) -> None:
 
     try:
         user_mode.measure_ipvs(
-            benchmark.options.ipvs,
+            benchmark.options.ipvs(),
             told=told.now,
             found=found,
+            noted=benchmark.notes.append,
             seconds_left=lambda: benchmark.seconds_left,
         )
     except ProxyError as error:

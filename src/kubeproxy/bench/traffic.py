@@ -19,6 +19,7 @@ from statistics import quantiles
 import msgspec
 
 from kubeproxy.bench.cluster import POD_PORT, SERVICE_PORT, cluster_ip, pod_ip
+from kubeproxy.bench.machine import wait_until_idle
 from kubeproxy.bench.records import DIRECT, Measurement, Size
 from kubeproxy.bench.world import Site
 from kubeproxy.errors import ProxyError
@@ -28,6 +29,7 @@ _HANG_UP = struct.pack("ii", 1, 0)
 
 _SERVICE_RULE = re.compile(r"^-A KUBE-SERVICES -d (10\.\d+\.\d+\.\d+)/32 ", re.M)
 _CHUNK = bytes(1 << 18)
+_IDLE_SECONDS = 10.0
 
 
 class Effort(msgspec.Struct, frozen=True, gc=False):
@@ -76,7 +78,9 @@ def measure_traffic(
     pods = Pods(site)
     try:
         targets = service_targets(site, mode, size)
-        direct = Target(DIRECT, pod_ip(size.services // 2, 0), POD_PORT)
+        # Of a service that is not measured: conntrack remembers for a while that the answers of
+        # the others' pods belong to connections through the service.
+        direct = Target(DIRECT, pod_ip(size.services // 3, 0), POD_PORT)
         with site.client.inside():
             found = [(program, *row) for t in targets for row in _connect_times(t, effort)]
             found += [
@@ -130,10 +134,13 @@ def _connect_times(target: Target, effort: Effort) -> list[tuple[str, float, str
 
 
 def _rates(target: Target, effort: Effort) -> list[tuple[str, float, str]]:
+    # The pods may still be busy with connections that came and went before.
+    wait_until_idle(_IDLE_SECONDS)
     count, began = 0, time.perf_counter()
     while (passed := time.perf_counter() - began) < effort.seconds:
         _connect(target, effort).close()
         count += 1
+    wait_until_idle(_IDLE_SECONDS)
     return [
         ("connections one after another", count / passed, "connections/s"),
         ("throughput of one stream", _throughput(target, effort), "Gbit/s"),

@@ -2,7 +2,7 @@
 
 That kernel makes system calls and processes many times dearer than a real one, so times are worth
 nothing but against each other. Both programs run in the same booted kernel, one after the other in
-alternating order, each in a network namespace of its own there (`ipvs_guest`).
+alternating order, each on a node of its own there (`ipvs_guest`).
 """
 
 from __future__ import annotations
@@ -13,38 +13,42 @@ from pathlib import Path
 import msgspec
 
 from kubeproxy.bench import ipvs_guest
+from kubeproxy.bench.control import Limits
+from kubeproxy.bench.ipvs_guest import MODE, Row, Task
 from kubeproxy.bench.program import PROGRAMS, command_of
-from kubeproxy.bench.records import Measurement, Size
+from kubeproxy.bench.records import UPSTREAM, Measurement, Size
+from kubeproxy.bench.traffic import Effort
 from kubeproxy.testing.uml import UserModeKernel, missing
 
-MODE = "ipvs"
-_EXTRA_SECONDS = 60.0
+_MEMORY = "4G"
+_EXTRA_SECONDS = 120.0
 """For the API server to fill up, and the like."""
-
-
-class Usage(msgspec.Struct, frozen=True, gc=False):
-    """What the proxy had used when it had settled."""
-
-    cpu_seconds: float
-    resident_mb: float
-
-
-class GuestAnswer(msgspec.Struct, frozen=True):
-    """What one run in the guest brought back."""
-
-    cold: float | None
-    changes: tuple[float | None, ...]
-    usage: Usage
-    log: str = ""
+_LIMITED = 12
+"""Waits of one run that may each take as long as the limit."""
 
 
 class IpvsEffort(msgspec.Struct, frozen=True):
     """How much of it."""
 
-    sizes: tuple[Size, ...] = (Size(200, 5), Size(2000, 5))
+    sizes: tuple[Size, ...]
     rounds: int = 2
-    samples: int = 3
-    cutoff_seconds: float = 60.0
+    upstream_services: int = 1_000_000
+    """Upstream is not asked about more services than this."""
+    limits: Limits = Limits()
+    traffic: Effort = Effort()
+    with_many: bool = True
+    with_data: bool = True
+
+    def task(self, program: str, size: Size) -> Task:
+        return Task(
+            program=program,
+            command=command_of(program),
+            size=size,
+            limits=self.limits,
+            traffic=self.traffic,
+            with_many=self.with_many,
+            with_data=self.with_data,
+        )
 
 
 def why_not() -> str:
@@ -57,53 +61,46 @@ def measure_ipvs(
     *,
     told: Callable[[str], None],
     found: Callable[[Sequence[Measurement]], None],
+    noted: Callable[[str], None],
     seconds_left: Callable[[], float],
 ) -> None:
     """Both programs at all sizes, as far as the time goes; each run is told when it is done."""
     given_up: set[tuple[str, Size]] = set()
-    with UserModeKernel(memory="1536M") as kernel:
+    with UserModeKernel(memory=_MEMORY) as kernel:
         for size in effort.sizes:
             for number in range(effort.rounds):
                 for program in PROGRAMS if number % 2 == 0 else PROGRAMS[::-1]:
-                    if (program, size) in given_up or seconds_left() <= 0:
+                    what = f"{MODE}, {size}, round {number + 1}, {program}"
+                    is_too_large = program == UPSTREAM and size.services > effort.upstream_services
+                    if is_too_large or (program, size) in given_up:
                         continue
-                    told(f"{MODE} in a user-mode kernel, {size}, {program}")
-                    measured = _one(kernel, program, size, effort)
+                    if seconds_left() <= 0:
+                        noted(f"not measured, the time budget was used up: {what}")
+                        continue
+                    told(what)
+                    measured = _one(kernel, effort.task(program, size))
                     if any(m.is_limit for m in measured):
                         given_up.add((program, size))
                     found(measured)
 
 
-def _one(kernel: UserModeKernel, program: str, size: Size, effort: IpvsEffort) -> list[Measurement]:
-    limit = effort.cutoff_seconds
-    answer = kernel.call(
+def _one(kernel: UserModeKernel, task: Task) -> list[Measurement]:
+    limit = task.limits.cutoff_seconds
+    rows = kernel.call(
         Path(ipvs_guest.__file__),
         "measure",
-        list(command_of(program)),
-        size.services,
-        size.endpoints,
-        effort.samples,
-        limit,
-        timeout_seconds=limit * (1 + effort.samples) + _EXTRA_SECONDS,
+        msgspec.to_builtins(task),
+        timeout_seconds=limit * (_LIMITED + 5 * task.limits.samples) + _EXTRA_SECONDS,
     )
-    return measurements(msgspec.convert(answer, GuestAnswer), program, size, limit)
+    return measurements(msgspec.convert(rows, list[Row]), task.size, limit)
 
 
-def measurements(
-    answer: GuestAnswer, program: str, size: Size, limit_seconds: float
-) -> list[Measurement]:
-    """An answer of the guest as measurements; what did not come is a limit."""
-
-    def one(name: str, value: float | None, unit: str, scale: float = 1.0) -> Measurement:
-        is_limit = value is None
-        found = limit_seconds if value is None else value
-        return Measurement(MODE, name, size, program, found * scale, unit, is_limit)
-
-    if answer.cold is None:
-        return [one("cold start", None, "s")]
+def measurements(rows: Sequence[Row], size: Size, limit_seconds: float) -> list[Measurement]:
+    """What the guest answered; what did not come is a limit."""
+    limits = {"s": limit_seconds, "ms": limit_seconds * 1000}
     return [
-        one("cold start", answer.cold, "s"),
-        one("cold start, CPU", answer.usage.cpu_seconds, "CPU s"),
-        one("memory after cold start", answer.usage.resident_mb, "MB"),
-        *(one("endpoint replaced", change, "ms", 1000) for change in answer.changes),
+        Measurement(MODE, row.name, size, row.program, limits[row.unit], row.unit, is_limit=True)
+        if row.value is None
+        else Measurement(MODE, row.name, size, row.program, row.value, row.unit)
+        for row in rows
     ]

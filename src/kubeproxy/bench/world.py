@@ -43,21 +43,23 @@ def require_programs() -> None:
 class Site:
     """One run's network: node, client and pods."""
 
-    def __init__(self, uplink: str, address: str) -> None:
-        self.address = address
-        self._uplink = uplink
+    def __init__(self) -> None:
         self.node = PrivateNetwork()
         self.client = PrivateNetwork()
         self.pods = PrivateNetwork()
 
+    def connect(self, uplink: str, address: str) -> None:
+        """Lay a cable to the API server; called from inside its namespace."""
+        ip(f"link add {uplink} type veth peer name eth0 netns {self.node.namespace}")
+        ip(f"link set {uplink} master nodes up")
+        with self.node.inside():
+            ip(f"address add {address}/24 dev eth0", "link set eth0 up")
+
     def wire(self) -> None:
-        """Lay the cables; called from inside the API server's namespace."""
-        ip(f"link add {self._uplink} type veth peer name eth0 netns {self.node.namespace}")
-        ip(f"link set {self._uplink} master nodes up")
+        """Lay the cables between node, client and pods."""
         with self.node.inside():
             ip(f"link add client type veth peer name eth0 netns {self.client.namespace}")
             ip(f"link add pods type veth peer name eth0 netns {self.pods.namespace}")
-            ip(f"address add {self.address}/24 dev eth0", "link set eth0 up")
             ip("address add 10.255.0.1/24 dev client", "link set client up")
             ip("address add 10.254.0.1/24 dev pods", "link set pods up")
             ip(f"route add {ENDPOINT_CIDR} via 10.254.0.2")
@@ -129,8 +131,9 @@ class World:
         # Never the same name or address twice in a row: a namespace is taken down in its own time.
         number = self._sites % _NODES
         self._sites += 1
-        site = Site(f"node{number}", f"{_NODE_NETWORK}.{_FIRST_NODE + number}")
+        site = Site()
         try:
+            site.connect(f"node{number}", f"{_NODE_NETWORK}.{_FIRST_NODE + number}")
             site.wire()
             yield site
         finally:

@@ -42,6 +42,7 @@ class DriftMonitor:
 
     def __init__(self, layout: FamilyLayout, author: int) -> None:
         self._family = layout.number
+        self._family_byte = bytes((layout.number,))
         self._monitor: NetlinkMonitor = open_monitor(author)
 
     def close(self) -> None:
@@ -66,7 +67,9 @@ class DriftMonitor:
             seen[(-1, "some news was lost, so anything may have changed")] += 1
 
     def _relevant(self, messages: list[Message]) -> list[Sentence]:
-        found = (nft.parse_news(message) for message in messages)
+        # The other family's engine is not filtered out, and it may have written everything anew.
+        of_family = (message for message in messages if message.body[:1] == self._family_byte)
+        found = map(nft.parse_news, of_family)
         return [_sentence(news) for news in found if news and is_drift(news, self._family)]
 
 

@@ -5,7 +5,7 @@ the cold sync are sent again, bare, to an empty kernel. The ratio of the two is 
 rendering, the ledger and iptables add; the number of messages of one change shows that it does not
 grow with the cluster. Everything happens in one user-mode kernel, so the ratios are of one run.
 
-    python -m kubeproxy.bench.ipvs_messages [services [endpoints]]
+    python -m kubeproxy.bench.ipvs [services [endpoints]]
 """
 
 from __future__ import annotations
