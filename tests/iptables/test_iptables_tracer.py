@@ -1,46 +1,19 @@
-"""Every flow of the corpus holds for what this mode renders, traced through its own rules."""
+"""The tracer that says what rendered rules, or a capture of them, do with a packet."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from kubeproxy.backends.base import ModeOptions
 from kubeproxy.backends.iptables.names import endpoint_chains
 from kubeproxy.backends.netfilter.text import TableText, parse_save
 from kubeproxy.facts.ids import Family, Protocol, ServicePortId
-from kubeproxy.lab.topology import Topology, parse_topology
 from kubeproxy.testing.builders import endpoint, node, plan, service
-from kubeproxy.testing.flow import Flow, load_flow
-from kubeproxy.testing.flow_objects import World
-from kubeproxy.testing.flow_run import families_of, run_traced
 from kubeproxy.testing.flow_trace import Arrival, Ruling
 from kubeproxy.testing.iptables_tracer import RuleTracer, trace_plans
 
-_FLOWS = Path(__file__).parents[1] / "flows"
 _GOLDEN = Path(__file__).parents[1] / "golden" / "iptables"
-CORPUS = [load_flow(path) for path in sorted((_FLOWS / "corpus").glob("*.yaml"))]
-RUNS = [
-    pytest.param(flow, variant, id=f"{flow.name}-{variant}")
-    for flow in CORPUS
-    for variant in flow.variants
-    if flow.runs_in("iptables")
-]
-
-
-@pytest.fixture(scope="module")
-def topology() -> Topology:
-    return parse_topology((_FLOWS / "topology.yaml").read_text())
-
-
-@pytest.mark.parametrize(("flow", "variant"), RUNS)
-def test_flow_holds_for_the_rendered_rules(flow: Flow, variant: str, topology: Topology) -> None:
-    world = World(topology, block=CORPUS.index(flow), families=families_of(variant))
-    localhost = flow.proxy.get("iptables-localhost-nodeports") != "false"
-    make_tracer = partial(trace_plans, options=ModeOptions(localhost_node_ports=localhost))
-    assert run_traced(flow, world, make_tracer, mode="iptables") == []
 
 
 def arrival(destination: str, port: int, source: str = "203.0.113.9") -> Arrival:

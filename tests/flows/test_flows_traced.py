@@ -1,0 +1,45 @@
+"""Every flow of the corpus holds for what a mode renders, traced through the mode's own rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from kubeproxy.backends.base import ModeOptions
+from kubeproxy.lab.topology import Topology
+from kubeproxy.testing import iptables_tracer, nft_tracer
+from kubeproxy.testing.flow import Flow, load_flow
+from kubeproxy.testing.flow_objects import World
+from kubeproxy.testing.flow_run import MakeTracer, families_of, run_traced
+
+CORPUS = [load_flow(path) for path in sorted((Path(__file__).parent / "corpus").glob("*.yaml"))]
+
+
+def _iptables(flow: Flow) -> MakeTracer:
+    localhost = flow.proxy.get("iptables-localhost-nodeports") != "false"
+    options = ModeOptions(localhost_node_ports=localhost)
+    return partial(iptables_tracer.trace_plans, options=options)
+
+
+TRACERS: dict[str, Callable[[Flow], MakeTracer]] = {
+    "iptables": _iptables,
+    "nftables": lambda _: nft_tracer.trace_plans,
+}
+RUNS = [
+    pytest.param(mode, flow, variant, id=f"{mode}-{flow.name}-{variant}")
+    for mode in TRACERS
+    for flow in CORPUS
+    if flow.runs_in(mode)
+    for variant in flow.variants
+]
+
+
+@pytest.mark.parametrize(("mode", "flow", "variant"), RUNS)
+def test_flow_holds_for_the_rendered_rules(
+    mode: str, flow: Flow, variant: str, topology: Topology
+) -> None:
+    world = World(topology, block=CORPUS.index(flow), families=families_of(variant))
+    assert run_traced(flow, world, TRACERS[mode](flow), mode=mode) == []
