@@ -83,12 +83,12 @@ def measure_traffic(
         direct = Target(DIRECT, pod_ip(size.services // 3, 0), POD_PORT)
         with site.client.inside():
             found = [(program, *row) for t in targets for row in _connect_times(t, effort)]
+            times = [(value, unit) for _, value, unit in _connect_times(direct, effort)]
             found += [
                 (who, name, value, unit)
                 for who, target in ((program, targets[1]), (DIRECT, direct))
                 for name, value, unit in _rates(target, effort)
             ]
-            times = [(value, unit) for _, value, unit in _connect_times(direct, effort)]
     finally:
         pods.close()
     # A direct connection has no first or last service: it stands beside each of them.
