@@ -4,10 +4,12 @@ import struct
 
 import pytest
 
-from kubeproxy.bench.events import API_PORT, LEAST_BYTES, is_event
+from kubeproxy.bench.events import LEAST_BYTES, is_event
+
+PORT = 6443
 
 
-def packet(*, source: int = API_PORT, payload: int = LEAST_BYTES, protocol: int = 6) -> bytes:
+def packet(*, source: int = PORT, payload: int = LEAST_BYTES, protocol: int = 6) -> bytes:
     """The headers of a packet with so many bytes behind them."""
     total = 20 + 32 + payload
     ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, total, 0, 0, 64, protocol, 0, b"abcd", b"efgh")
@@ -17,7 +19,7 @@ def packet(*, source: int = API_PORT, payload: int = LEAST_BYTES, protocol: int 
 
 def test_the_api_servers_words_are_events() -> None:
     """A TCP packet from its port with enough inside."""
-    assert is_event(packet())
+    assert is_event(packet(), PORT)
 
 
 @pytest.mark.parametrize(
@@ -32,4 +34,4 @@ def test_the_api_servers_words_are_events() -> None:
 )
 def test_everything_else_is_not(other: bytes) -> None:
     """Other ports, pings of the connection, other protocols, fragments of a header."""
-    assert not is_event(other)
+    assert not is_event(other, PORT)

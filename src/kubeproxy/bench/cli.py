@@ -38,6 +38,7 @@ def _sizes(
 @click.option("--cutoff", type=float, default=60.0, show_default=True, help="seconds per point")
 @click.option("--churn", type=float, default=10.0, show_default=True, help="seconds of churn")
 @click.option("--upstream-up-to", type=int, default=1_000_000, help="services")
+@click.option("--real-up-to", type=int, default=20_000, help="services from a real API server")
 @click.option("--output", type=click.Path(path_type=Path), default=_DEFAULT_OUTPUT)
 @click.option("--keep", is_flag=True, help="pool with what the output file holds")
 @click.option("--docs", type=click.Path(path_type=Path), help="write benchmarks.md and charts here")
@@ -54,6 +55,7 @@ def bench(
     cutoff: float,
     churn: float,
     upstream_up_to: int,
+    real_up_to: int,
     output: Path,
     keep: bool,
     docs: Path | None,
@@ -87,6 +89,7 @@ def bench(
             rounds=rounds,
             budget_seconds=budget * 60,
             upstream_services=upstream_up_to,
+            real_services=real_up_to,
             limits=Limits(cutoff_seconds=cutoff, samples=samples, churn_seconds=churn),
             ipvs_sizes=sizes or standard.ipvs_sizes,
             with_control=not parts or "control" in parts,

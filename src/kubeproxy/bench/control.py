@@ -18,7 +18,7 @@ import msgspec
 
 from kubeproxy.bench.cluster import SPARE, SPARE_SERVICES, Cluster, in_parallel
 from kubeproxy.bench.commits import CommitClock
-from kubeproxy.bench.events import told_events
+from kubeproxy.bench.events import Line, told_events
 from kubeproxy.bench.moments import Moments
 from kubeproxy.bench.program import RunningProxy
 from kubeproxy.bench.records import Measurement, Size
@@ -53,7 +53,8 @@ class _Clocks(msgspec.Struct, frozen=True):
 class Session:
     """One program, started once, and what was measured of it.
 
-    `ipv4_clock` opens a clock for commits of IPv4 alone where the ordinary one cannot tell.
+    `ipv4_clock` opens a clock for commits of IPv4 alone where the ordinary one cannot tell; `line`
+    is where events arrive.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Session:
         proxy: RunningProxy,
         *,
         ipv4_clock: Callable[[], CommitClock] | None,
+        line: Line,
         mode: str,
         program: str,
         limits: Limits,
@@ -71,6 +73,7 @@ class Session:
         self._clock = clock
         self._proxy = proxy
         self._ipv4_clock = ipv4_clock
+        self._line = line
         self._mode = mode
         self._program = program
         self._limits = limits
@@ -121,7 +124,7 @@ class Session:
 
     async def single_changes(self) -> None:
         """One endpoint replaced, added, removed; one Service added."""
-        with told_events(self._proxy.network) as events, self._of_ipv4() as commits:
+        with told_events(self._proxy.network, self._line) as events, self._of_ipv4() as commits:
             both = _Clocks(events, commits)
             for sample in self._samples(3 * self._limits.kind_seconds):
                 if not await self._endpoint_changes(self.size.services // 2 + sample, both):

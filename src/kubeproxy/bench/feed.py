@@ -1,7 +1,9 @@
-"""An API server in this process, on a node's loopback, for a thousand changes a second.
+"""An API server in this process, on a node's loopback: for a thousand changes a second, and for
+more services than a real one takes in reasonable time.
 
 The real API server, its store and whoever writes to it share the machine with the proxy under test
-and use up two processors at a few hundred changes a second. Here a change is a line in a watch.
+and use up two processors at a few hundred changes a second; filling it with 30,000 Services takes
+ten minutes. Here a change is a line in a watch.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from kubeproxy.bench.cluster import Cluster
+from kubeproxy.bench.events import Line
 from kubeproxy.bench.records import Size
-from kubeproxy.bench.world import NODE_ADDRESS, Site
+from kubeproxy.bench.world import NODE_ADDRESS, Access, Site
 from kubeproxy.testing.fake_api import FakeApi, split_path
 from kubeproxy.testing.fake_api_store import Json
 
@@ -43,18 +46,19 @@ class Feed:
         self.cluster = Cluster(LocalAdmin(self._api))
 
     async def load(self, size: Size) -> None:
-        """Once is enough."""
-        if self.cluster.size != size:
+        """Once is enough; sizes only grow."""
+        if not self.cluster.size.services:
             await self.cluster.start(NODE_ADDRESS)
-            await self.cluster.become(size)
+        await self.cluster.become(size)
 
     @asynccontextmanager
-    async def reached_from(self, site: Site) -> AsyncIterator[tuple[str, ...]]:
-        """Serve a node; the flags with which a proxy there finds the server."""
+    async def reached_from(self, site: Site) -> AsyncIterator[Access]:
+        """Serve a node, on its own loopback."""
         async with AsyncExitStack() as stack:
             # Only the making of the listening socket depends on the namespace.
             with site.node.inside():
                 await stack.enter_async_context(self._api.serving())
             self._kubeconfig.write_text(self._api.kubeconfig())
             json = "--kube-api-content-type=application/json"
-            yield (f"--kubeconfig={self._kubeconfig}", json)
+            line = Line("lo", int(self._api.url.rpartition(":")[2]))
+            yield Access((f"--kubeconfig={self._kubeconfig}", json), line)

@@ -81,7 +81,7 @@ async def _measure(task: Task) -> list[Row]:
             ip(f"address add {NODE_ADDRESS}/32 dev lo")
         await feed.load(task.size)
         async with feed.reached_from(site) as access:
-            command = (*task.command, *access, *proxy_flags(MODE))
+            command = (*task.command, *access.flags, *proxy_flags(MODE))
             log = Path("/run/bench.log")
             proxy = RunningProxy(command, network=site.node, environment={}, log=log)
             try:

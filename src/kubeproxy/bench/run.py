@@ -42,7 +42,7 @@ from kubeproxy.bench.records import (
 )
 from kubeproxy.bench.traffic import Effort, measure_traffic
 from kubeproxy.bench.user_mode import IpvsEffort
-from kubeproxy.bench.world import Site, World, require_programs
+from kubeproxy.bench.world import Access, Site, World, require_programs
 from kubeproxy.errors import ProxyError, Unsupported
 from kubeproxy.lab.namespaces import require_root
 
@@ -61,6 +61,8 @@ class Options(msgspec.Struct, frozen=True):
     budget_seconds: float = 7200.0
     upstream_services: int = 1_000_000
     """Upstream is not asked about more services than this."""
+    real_services: int = 20_000
+    """Larger clusters are served by the small API server: the real one is filled too slowly."""
     churn_size: Size = Size(5000)
     """Churn is measured at this size only."""
     idle_seconds: float = 20.0
@@ -117,8 +119,7 @@ class Source(Protocol):
     @property
     def cluster(self) -> Cluster: ...
 
-    def reached_from(self, site: Site) -> AbstractAsyncContextManager[tuple[str, ...]]:
-        """The flags with which a proxy on that node finds the server."""
+    def reached_from(self, site: Site) -> AbstractAsyncContextManager[Access]: ...
 
 
 Measure = Callable[[Subject, Session, Site], Awaitable[None]]
@@ -150,11 +151,14 @@ class Benchmark:
             for size in sorted(self.options.sizes):
                 if self._is_over(f"{size}"):
                     break
-                await self._load(served.cluster, size)
+                is_large = size.services > self.options.real_services
+                if is_large or self._has_churn(size):
+                    await feed.load(size)
+                if not is_large:
+                    await self._load(served.cluster, size)
                 for number in range(self.options.rounds):
-                    await self._round(world, served, number, self._measure)
+                    await self._round(world, feed if is_large else served, number, self._measure)
                     if self._has_churn(size):
-                        await feed.load(size)
                         await self._round(world, feed, number, self._churn)
 
     async def _load(self, cluster: Cluster, size: Size) -> None:
@@ -195,12 +199,13 @@ class Benchmark:
             self.notes.append(f"the machine was busy with something else: {who}")
         with world.site() as site:
             async with source.reached_from(site) as access:
-                with self._started(world, site, who, access) as (clock, proxy):
+                with self._started(world, site, who, access.flags) as (clock, proxy):
                     session = Session(
                         source.cluster,
                         clock,
                         proxy,
                         ipv4_clock=nft_ipv4_clock if who.mode == "nftables" else None,
+                        line=access.line,
                         mode=who.mode,
                         program=who.program,
                         limits=self.options.limits,
@@ -233,7 +238,7 @@ class Benchmark:
 
     @contextlib.contextmanager
     def _started(
-        self, world: World, site: Site, who: Subject, access: Sequence[str]
+        self, world: World, site: Site, who: Subject, flags: Sequence[str]
     ) -> Iterator[tuple[CommitClock, RunningProxy]]:
         """A running proxy and the clock that watches its kernel."""
         with tempfile.TemporaryDirectory(dir=world.folder) as folder:
@@ -245,7 +250,7 @@ class Benchmark:
                 with site.node.inside():
                     clock = nft_clock()
             proxy = RunningProxy(
-                (*command_of(who.program), *access, *proxy_flags(who.mode)),
+                (*command_of(who.program), *flags, *proxy_flags(who.mode)),
                 network=site.node,
                 environment=environment,
                 log=Path(folder) / "log",

@@ -16,7 +16,10 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from kubeproxy.bench.cluster import ENDPOINT_CIDR, SERVICE_CIDR, Cluster
+from kubeproxy.bench.events import Line
 from kubeproxy.errors import Unsupported
 from kubeproxy.testing.api_admin import admin_of
 from kubeproxy.testing.private_network import PrivateNetwork
@@ -24,6 +27,7 @@ from kubeproxy.testing.real_api import RealApi
 from kubeproxy.testing.real_api_build import NoGo, built
 
 API_ADDRESS = "172.31.0.1"
+API_PORT = 6443
 _NODE_NETWORK = "172.31.0"
 _FIRST_NODE = 10
 NODE_ADDRESS = f"{_NODE_NETWORK}.{_FIRST_NODE}"
@@ -77,6 +81,13 @@ class Site:
             network.close()
 
 
+class Access(msgspec.Struct, frozen=True):
+    """How a proxy on a node reaches an API server: its flags, and where the answers come in."""
+
+    flags: tuple[str, ...]
+    line: Line
+
+
 class Served:
     """The objects in the real API server."""
 
@@ -85,9 +96,9 @@ class Served:
         self._kubeconfig = kubeconfig
 
     @contextlib.asynccontextmanager
-    async def reached_from(self, site: Site) -> AsyncIterator[tuple[str, ...]]:
-        """Every site is wired to it; the flags with which a proxy there finds it."""
-        yield (f"--kubeconfig={self._kubeconfig}",)
+    async def reached_from(self, site: Site) -> AsyncIterator[Access]:
+        """Every site is wired to it."""
+        yield Access((f"--kubeconfig={self._kubeconfig}",), Line("eth0", API_PORT))
 
 
 class World:
