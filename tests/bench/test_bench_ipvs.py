@@ -57,29 +57,22 @@ def _measured(effort: IpvsEffort) -> set[tuple[str, str]]:
 @pytest.mark.uml
 @pytest.mark.timeout(280)
 def test_both_programs_fill_the_same_kernel() -> None:
-    """Objects and single changes of each."""
-    limits = Limits(samples=1, cutoff_seconds=90)
+    """Upstream's single sync takes many seconds in that kernel, so its first one is enough."""
+    limits = Limits(samples=0, cutoff_seconds=90)
     found = _measured(
         IpvsEffort((SIZE,), rounds=1, limits=limits, with_many=False, with_data=False)
     )
     assert found >= {
         (program, name)
         for program in (OURS, UPSTREAM)
-        for name in (
-            "cold start",
-            "memory after cold start",
-            "endpoint replaced",
-            "endpoint added",
-            "endpoint removed",
-            "Service added",
-        )
+        for name in ("cold start", "cold start, CPU", "memory after cold start", "memory, peak")
     }
 
 
 @pytest.mark.uml
 @pytest.mark.timeout(280)
-def test_many_changes_and_packets_are_measured_there_too() -> None:
-    """Of ours alone: upstream's single sync takes many seconds in that kernel."""
+def test_changes_and_packets_are_measured_there_too() -> None:
+    """Of ours alone."""
     effort = IpvsEffort(
         (SIZE,),
         rounds=1,
@@ -89,6 +82,10 @@ def test_many_changes_and_packets_are_measured_there_too() -> None:
     )
     found = _measured(effort)
     assert found >= {
+        (OURS, "endpoint replaced"),
+        (OURS, "endpoint added"),
+        (OURS, "endpoint removed"),
+        (OURS, "Service added"),
         (OURS, "rolling update of 10 endpoints, CPU"),
         (OURS, "churn of 1000 changes/s, served"),
         (OURS, "connect, last service, p50"),
