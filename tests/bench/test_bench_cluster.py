@@ -1,6 +1,7 @@
 """The benchmark's objects, and how they get into an API server."""
 
 import ipaddress
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,6 +18,8 @@ from kubeproxy.bench.cluster import (
     service_json,
     slice_json,
 )
+from kubeproxy.bench.feed import Feed
+from kubeproxy.bench.records import Size
 
 
 def test_objects_are_what_the_api_calls_by_these_names() -> None:
@@ -35,6 +38,18 @@ def test_addresses_of_the_largest_cluster_are_distinct_and_inside_their_networks
     assert endpoints.subnet_of(ipaddress.IPv4Network(CLUSTER_CIDR))
     assert ipaddress.ip_address(cluster_ip(last)) in ipaddress.IPv4Network(SERVICE_CIDR)
     assert pod_ip(1, 0) != pod_ip(0, SPARE + 63)
+
+
+async def test_an_interrupted_measure_is_cleared_up(tmp_path: Path) -> None:
+    """Whatever it had got to: a changed slice, a Service that was added, or nothing."""
+    feed = Feed(tmp_path)
+    await feed.load(Size(3, 2))
+    await feed.cluster.set_slots(1, (SPARE, 1))
+    await feed.cluster.add_service(3)
+    await feed.cluster.restore()
+    await feed.cluster.restore()
+    assert feed.cluster.slots[1] == (0, 1)
+    await feed.cluster.add_service(3)
 
 
 async def test_jobs_are_all_done_and_progress_is_told() -> None:

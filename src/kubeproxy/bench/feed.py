@@ -17,7 +17,7 @@ from kubeproxy.bench.events import Line
 from kubeproxy.bench.records import Size
 from kubeproxy.bench.world import NODE_ADDRESS, Access, Site
 from kubeproxy.testing.fake_api import FakeApi, split_path
-from kubeproxy.testing.fake_api_store import Json
+from kubeproxy.testing.fake_api_store import FakeProblem, Json
 
 
 class LocalAdmin:
@@ -34,7 +34,12 @@ class LocalAdmin:
         return await self._api.patch(*split_path(path), patch)
 
     async def delete(self, path: str) -> None:
-        await self._api.delete(*split_path(path))
+        """Gone afterwards, whether it existed or not."""
+        try:
+            await self._api.delete(*split_path(path))
+        except FakeProblem as problem:
+            if problem.code != 404:
+                raise
 
 
 class Feed:
