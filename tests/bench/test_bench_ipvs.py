@@ -42,16 +42,19 @@ def _measured(effort: IpvsEffort) -> set[tuple[str, str]]:
     except NoGo as error:
         pytest.skip(f"nothing to compare with: {error}")
     heard: list[Measurement] = []
-    notes: list[str] = []
     measure_ipvs(
         effort,
         told=lambda text: None,
         found=heard.extend,
-        noted=notes.append,
-        seconds_left=lambda: 1.0,
+        is_over=lambda what: False,
     )
-    assert notes == []
-    return {(m.program, m.name) for m in heard if not m.is_limit and m.value > 0}
+    # Ten changes may cost less than one tick of the clock that counts processor time.
+    may_be_zero = "rolling update of 10 endpoints, CPU"
+    return {
+        (m.program, m.name)
+        for m in heard
+        if not m.is_limit and (m.value > 0 or m.name == may_be_zero)
+    }
 
 
 @pytest.mark.uml
@@ -86,6 +89,7 @@ def test_changes_and_packets_are_measured_there_too() -> None:
         (OURS, "endpoint added"),
         (OURS, "endpoint removed"),
         (OURS, "Service added"),
+        (OURS, "rolling update of 10 endpoints, lag at the end"),
         (OURS, "rolling update of 10 endpoints, CPU"),
         (OURS, "churn of 1000 changes/s, served"),
         (OURS, "connect, last service, p50"),

@@ -36,6 +36,11 @@ _BUSY_SECONDS = 0.03
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
+def programs_of_round(number: int) -> tuple[str, ...]:
+    """Who goes first changes from round to round."""
+    return PROGRAMS if number % 2 == 0 else PROGRAMS[::-1]
+
+
 def command_of(program: str) -> tuple[str, ...]:
     if program == OURS:
         return (sys.executable, "-m", "kubeproxy")

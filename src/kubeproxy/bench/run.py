@@ -28,9 +28,8 @@ from kubeproxy.bench.feed import Feed
 from kubeproxy.bench.ipvs_guest import MODE as IPVS
 from kubeproxy.bench.machine import describe_machine, revision, wait_until_idle
 from kubeproxy.bench.modes import measure_mode, modes_with_figures
-from kubeproxy.bench.program import RunningProxy, command_of, proxy_flags
+from kubeproxy.bench.program import RunningProxy, command_of, programs_of_round, proxy_flags
 from kubeproxy.bench.records import (
-    OURS,
     UPSTREAM,
     Measurement,
     ModeFigures,
@@ -149,7 +148,7 @@ class Benchmark:
         feed = Feed(world.folder)
         async with world.served() as served:
             for size in sorted(self.options.sizes):
-                if self._is_over(f"{size}"):
+                if self.is_over(f"{size}"):
                     break
                 is_large = size.services > self.options.real_services
                 if is_large or self._has_churn(size):
@@ -172,13 +171,12 @@ class Benchmark:
         return options.with_control and options.with_many and size == options.churn_size
 
     async def _round(self, world: World, source: Source, number: int, measure: Measure) -> None:
-        programs = (OURS, UPSTREAM) if number % 2 == 0 else (UPSTREAM, OURS)
         size = source.cluster.size
         for mode in (mode for mode in SIDE_BY_SIDE if mode in self.options.modes):
-            for program in programs:
+            for program in programs_of_round(number):
                 who = Subject(mode, program, size)
                 what = f"{mode}, {size}, round {number + 1}, {program}"
-                if self._is_skipped(who) or self._is_over(what):
+                if self._is_skipped(who) or self.is_over(what):
                     continue
                 self._told.now(what)
                 await self._one(world, source, who, measure)
@@ -188,7 +186,8 @@ class Benchmark:
             return True
         return who.program == UPSTREAM and who.size.services > self.options.upstream_services
 
-    def _is_over(self, what: str) -> bool:
+    def is_over(self, what: str) -> bool:
+        """Is the time budget used up? What is not measured for that is noted."""
         if self.seconds_left > 0:
             return False
         self.notes.append(f"not measured, the time budget was used up: {what}")
@@ -321,8 +320,7 @@ def _measure_ipvs(benchmark: Benchmark, told: Told) -> None:
             benchmark.options.ipvs(),
             told=told.now,
             found=found,
-            noted=benchmark.notes.append,
-            seconds_left=lambda: benchmark.seconds_left,
+            is_over=benchmark.is_over,
         )
     except ProxyError as error:
         benchmark.notes.append(f"ipvs: {error}")

@@ -15,7 +15,7 @@ import msgspec
 from kubeproxy.bench import ipvs_guest
 from kubeproxy.bench.control import Limits
 from kubeproxy.bench.ipvs_guest import MODE, Row, Task
-from kubeproxy.bench.program import PROGRAMS, command_of
+from kubeproxy.bench.program import command_of, programs_of_round
 from kubeproxy.bench.records import UPSTREAM, Measurement, Size
 from kubeproxy.bench.traffic import Effort
 from kubeproxy.testing.uml import UserModeKernel, missing
@@ -61,21 +61,17 @@ def measure_ipvs(
     *,
     told: Callable[[str], None],
     found: Callable[[Sequence[Measurement]], None],
-    noted: Callable[[str], None],
-    seconds_left: Callable[[], float],
+    is_over: Callable[[str], bool],
 ) -> None:
-    """Both programs at all sizes, as far as the time goes; each run is told when it is done."""
+    """Both programs at all sizes, each run told when it is done; nothing that `is_over`."""
     given_up: set[tuple[str, Size]] = set()
     with UserModeKernel(memory=_MEMORY) as kernel:
         for size in effort.sizes:
             for number in range(effort.rounds):
-                for program in PROGRAMS if number % 2 == 0 else PROGRAMS[::-1]:
+                for program in programs_of_round(number):
                     what = f"{MODE}, {size}, round {number + 1}, {program}"
                     is_too_large = program == UPSTREAM and size.services > effort.upstream_services
-                    if is_too_large or (program, size) in given_up:
-                        continue
-                    if seconds_left() <= 0:
-                        noted(f"not measured, the time budget was used up: {what}")
+                    if is_too_large or (program, size) in given_up or is_over(what):
                         continue
                     told(what)
                     measured = _one(kernel, effort.task(program, size))
