@@ -22,8 +22,8 @@ def main(argv: list[str] | None = None) -> int:
 def _run(settings: Settings) -> int:
     import asyncio
 
-    from kubeproxy import app
     from kubeproxy.logs import get_logger, stop_logging
+    from kubeproxy.run import app
 
     logger = get_logger(__name__)
     try:

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import msgspec
 import pytest
 
-from kubeproxy.testing.fake_api import FakeApi
-from kubeproxy.testing.pki import Pki, make_authority
-from kubeproxy.testing.private_network import PrivateNetwork
-from kubeproxy.testing.real_api import RealApi
-from kubeproxy.testing.real_api_build import NoGo, built
+from kpctl.apiserver.build import NoGo, built
+from kpctl.apiserver.pki import Pki, make_authority
+from kpctl.apiserver.real import RealApi
+from kpctl.apiserver.small import FakeApi
+from kpctl.places.network import PrivateNetwork
 
 
 @pytest.fixture

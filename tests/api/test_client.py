@@ -10,18 +10,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.recorded import RecordedRequests
 
-from kubeproxy.api.access import Access, ExecSpec, Tls
+from kpctl.apiserver.pki import Pki
+from kpctl.apiserver.small import FakeApi, Fault
+from kubeproxy.api.auth.access import Access, ExecSpec, Tls
+from kubeproxy.api.auth.credentials import Credentials
 from kubeproxy.api.client import Client, ClientSettings, connect, retry_after
-from kubeproxy.api.credentials import Credentials
 from kubeproxy.api.observer import SilentObserver
 from kubeproxy.api.problems import Refused, Unauthorized
 from kubeproxy.api.transport import HttpSettings, HttpTransport, Request, user_agent
 from kubeproxy.api.watch import Status, StatusDetails
 from kubeproxy.errors import ConfigError, Expired, Forbidden, Unavailable
-from kubeproxy.testing.fake_api import FakeApi, Fault
-from kubeproxy.testing.pki import Pki
-from kubeproxy.testing.recorded import RecordedRequests
 
 SERVICES = Request("GET", "/api/v1/services")
 FAST = ClientSettings(qps=-1)

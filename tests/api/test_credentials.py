@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.api.access import Access, Tls
-from kubeproxy.api.credentials import Credentials, find_access
-from kubeproxy.api.tls import build_context
+from kpctl.apiserver.pki import Pki, openssl
+from kubeproxy.api.auth.access import Access, Tls
+from kubeproxy.api.auth.credentials import Credentials, find_access
+from kubeproxy.api.auth.tls import build_context
 from kubeproxy.errors import ConfigError, Unavailable
-from kubeproxy.testing.pki import Pki, openssl
 
 IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from kubeproxy.testing.api_admin import (
+from kpctl.apiserver.admin import (
     NODES,
     SERVICES,
     SLICES,
@@ -28,8 +28,8 @@ from kubeproxy.testing.api_admin import (
     endpoint_slice,
     service,
 )
-from kubeproxy.testing.fake_api import FakeApi, Fault
-from kubeproxy.testing.real_api import RealApi
+from kpctl.apiserver.real import RealApi
+from kpctl.apiserver.small import FakeApi, Fault
 
 pytestmark = [pytest.mark.api, pytest.mark.timeout(1800)]
 

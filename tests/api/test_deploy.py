@@ -11,18 +11,18 @@ import msgspec
 import pytest
 import yaml
 
-from kubeproxy.api.access import Access
+from kpctl.apiserver.admin import NODES, ApiAdmin, Json, admin_of
+from kpctl.apiserver.real import RealApi
 from kubeproxy.api.api_source import ApiSource
+from kubeproxy.api.auth.access import Access
+from kubeproxy.api.auth.kubeconfig import access_from, merge, parse_kubeconfig
 from kubeproxy.api.client import Client, ClientSettings, Reply, connect
 from kubeproxy.api.events import ApiEventPoster
-from kubeproxy.api.kubeconfig import access_from, merge, parse_kubeconfig
 from kubeproxy.api.node import NodeFinder
 from kubeproxy.api.reflector import ReflectorSettings
 from kubeproxy.api.source import Event, Kind, Synced
 from kubeproxy.api.transport import Answer, Request
 from kubeproxy.config.command import Settings, parse_command_line
-from kubeproxy.testing.api_admin import NODES, ApiAdmin, Json, admin_of
-from kubeproxy.testing.real_api import RealApi
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 COLLECTIONS = {

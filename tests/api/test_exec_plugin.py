@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.support.recorded import RecordedRequests
 
-from kubeproxy.api.access import Access, ExecSpec, Tls
-from kubeproxy.api.exec_plugin import ExecPlugin, exec_info
+from kubeproxy.api.auth.access import Access, ExecSpec, Tls
+from kubeproxy.api.auth.exec_plugin import ExecPlugin, exec_info
 from kubeproxy.errors import Unavailable
-from kubeproxy.testing.recorded import RecordedRequests
 
 V1 = "client.authentication.k8s.io/v1"
 ACCESS = Access(server="https://api:6443", tls=Tls(ca_data=b"CA"))

@@ -13,14 +13,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kubeproxy.api.access import Access
+from kpctl.apiserver.admin import SERVICES, ApiAdmin, Json, service
+from kpctl.apiserver.real import ADMIN_TOKEN, NOBODY_TOKEN, RealApi
+from kpctl.apiserver.small import FakeApi
+from kubeproxy.api.auth.access import Access
 from kubeproxy.api.client import Client, ClientSettings, connect
 from kubeproxy.api.problems import Refused
 from kubeproxy.api.transport import Request
 from kubeproxy.errors import ApiError
-from kubeproxy.testing.api_admin import SERVICES, ApiAdmin, Json, service
-from kubeproxy.testing.fake_api import FakeApi
-from kubeproxy.testing.real_api import ADMIN_TOKEN, NOBODY_TOKEN, RealApi
 
 pytestmark = [pytest.mark.api, pytest.mark.timeout(1800)]
 

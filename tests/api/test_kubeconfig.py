@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.api.access import ExecSpec, Tls, normalise_server
-from kubeproxy.api.kubeconfig import access_from, read_kubeconfig, split_paths
+from kubeproxy.api.auth.access import ExecSpec, Tls, normalise_server
+from kubeproxy.api.auth.kubeconfig import access_from, read_kubeconfig, split_paths
 from kubeproxy.errors import ConfigError
 
 

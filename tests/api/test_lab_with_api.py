@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from kpctl.apiserver.admin import NODES, SERVICES, SLICES, ApiAdmin, admin_of, service
+from kpctl.apiserver.real import RealApi
+from kpctl.lab.cluster import Lab
+from kpctl.lab.probe import Fate, Outcome, Target
+from kpctl.lab.topology import parse_topology
 from kubeproxy.facts.ids import Family, Protocol
-from kubeproxy.lab.cluster import Lab
-from kubeproxy.lab.probe import Fate, Outcome, Target
-from kubeproxy.lab.topology import parse_topology
-from kubeproxy.testing.api_admin import NODES, SERVICES, SLICES, ApiAdmin, admin_of, service
-from kubeproxy.testing.real_api import RealApi
 
 pytestmark = [pytest.mark.api, pytest.mark.kernel, pytest.mark.timeout(1800)]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kubeproxy.api.auth.proxy import choose_proxy
 from kubeproxy.api.backoff import Backoff, BackoffPolicy
 from kubeproxy.api.limits import TokenBucket
-from kubeproxy.api.proxy import choose_proxy
 from kubeproxy.errors import ConfigError
 
 

@@ -8,17 +8,17 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from kubeproxy.api.access import Access
+from kpctl.apiserver.small import FakeApi, Fault
+from kpctl.apiserver.store import Json
+from kubeproxy.api.auth.access import Access
 from kubeproxy.api.client import Client, ClientSettings, connect
 from kubeproxy.api.events import ApiEventPoster
-from kubeproxy.api.measure import LateObserver, MetricObserver
 from kubeproxy.api.node import Judgement, NodeFinder, NodeWait, Verdict
 from kubeproxy.api.objects import Node, NodeAddress, NodeMeta, NodeSpec, NodeStatus
 from kubeproxy.api.transport import Request
 from kubeproxy.errors import ApiError, Unavailable
+from kubeproxy.status.api_client import LateObserver, MetricObserver
 from kubeproxy.status.metrics import Metrics
-from kubeproxy.testing.fake_api import FakeApi, Fault
-from kubeproxy.testing.fake_api_store import Json
 
 GO_ON, LOOK_AGAIN = Judgement(Verdict.GO_ON), Judgement(Verdict.LOOK_AGAIN)
 

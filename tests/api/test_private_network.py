@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.testing.private_network import PrivateNetwork
+from kpctl.places.network import PrivateNetwork
 
 pytestmark = [
     pytest.mark.kernel,
@@ -21,7 +21,7 @@ pytestmark = [
 
 ORPHAN = """
 import subprocess, sys, time
-from kubeproxy.testing.private_network import PrivateNetwork
+from kpctl.places.network import PrivateNetwork
 network = PrivateNetwork()
 subprocess.Popen([*network.command, "sleep", sys.argv[1]])
 print(network.namespace.readlink(), flush=True)

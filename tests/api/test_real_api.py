@@ -12,20 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kubeproxy.api.access import Access, Tls
-from kubeproxy.api.api_source import ApiSource
-from kubeproxy.api.client import ClientSettings, connect
-from kubeproxy.api.credentials import find_access
-from kubeproxy.api.events import ApiEventPoster
-from kubeproxy.api.node import NodeFinder
-from kubeproxy.api.objects import EndpointSlice, Node, Service, ServiceCIDR
-from kubeproxy.api.reflector import ReflectorSettings
-from kubeproxy.api.source import Delete, Event, Kind, Synced, Undecodable, Upsert
-from kubeproxy.api.transport import Request
-from kubeproxy.errors import Expired, Forbidden
-from kubeproxy.status.event_series import NORMAL, Reference
-from kubeproxy.status.events import Recorder
-from kubeproxy.testing.api_admin import (
+from kpctl.apiserver.admin import (
     NODES,
     SERVICE_CIDRS,
     SERVICES,
@@ -36,9 +23,22 @@ from kubeproxy.testing.api_admin import (
     endpoint_slice,
     service,
 )
-from kubeproxy.testing.private_network import PrivateNetwork
-from kubeproxy.testing.real_api import NOBODY_TOKEN, RealApi
-from kubeproxy.testing.real_api_build import built
+from kpctl.apiserver.build import built
+from kpctl.apiserver.real import NOBODY_TOKEN, RealApi
+from kpctl.places.network import PrivateNetwork
+from kubeproxy.api.api_source import ApiSource
+from kubeproxy.api.auth.access import Access, Tls
+from kubeproxy.api.auth.credentials import find_access
+from kubeproxy.api.client import ClientSettings, connect
+from kubeproxy.api.events import ApiEventPoster
+from kubeproxy.api.node import NodeFinder
+from kubeproxy.api.objects import EndpointSlice, Node, Service, ServiceCIDR
+from kubeproxy.api.reflector import ReflectorSettings
+from kubeproxy.api.source import Delete, Event, Kind, Synced, Undecodable, Upsert
+from kubeproxy.api.transport import Request
+from kubeproxy.errors import Expired, Forbidden
+from kubeproxy.status.event_series import NORMAL, Reference
+from kubeproxy.status.events import Recorder
 
 pytestmark = [pytest.mark.api, pytest.mark.timeout(1800)]
 

@@ -10,8 +10,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kubeproxy.api.access import Access
+from kpctl.apiserver.small import FakeApi, Fault, SeenRequest
+from kpctl.apiserver.store import Json, Selector
 from kubeproxy.api.api_source import ApiSource
+from kubeproxy.api.auth.access import Access
 from kubeproxy.api.client import Client, ClientSettings, connect
 from kubeproxy.api.objects import Service
 from kubeproxy.api.reflector import Reflector, ReflectorSettings
@@ -23,8 +25,6 @@ from kubeproxy.api.source import Synced as SyncedMessage
 from kubeproxy.api.source import Undecodable as UndecodableMessage
 from kubeproxy.api.source import Upsert as UpsertMessage
 from kubeproxy.api.watch import Delete, Event, Progress, Synced, Tracked, Undecodable, Upsert
-from kubeproxy.testing.fake_api import FakeApi, Fault, SeenRequest
-from kubeproxy.testing.fake_api_store import Json, Selector
 
 Until = Callable[[Callable[[], object]], "asyncio.Future[None]"]
 

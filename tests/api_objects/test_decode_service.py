@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.support.api_objects import Json, service_object
 
 from kubeproxy.api import objects
 from kubeproxy.api.decode import decode_service, is_selected_service, service_name
 from kubeproxy.errors import ObjectError
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
 from kubeproxy.facts.service import PortFacts, ServiceFacts
-from kubeproxy.testing.api_objects import Json, service_object
 
 V4, V6 = Family.IPV4, Family.IPV6
 DUAL: Json = {

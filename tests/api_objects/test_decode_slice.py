@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.support.api_objects import Json, node_object, service_cidr_object, slice_object
 
 from kubeproxy.api import objects
 from kubeproxy.api.decode import (
@@ -18,7 +19,6 @@ from kubeproxy.api.decode import (
 from kubeproxy.errors import ObjectError
 from kubeproxy.facts.endpoint import Endpoint, PortKey
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
-from kubeproxy.testing.api_objects import Json, node_object, service_cidr_object, slice_object
 
 HTTP = PortKey("http", Protocol.TCP)
 NODE = "worker-a"

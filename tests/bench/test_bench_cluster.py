@@ -6,8 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kubeproxy.api import objects
-from kubeproxy.bench.cluster import (
+from kpctl.bench.cluster import (
     CLUSTER_CIDR,
     ENDPOINT_CIDR,
     SERVICE_CIDR,
@@ -18,8 +17,9 @@ from kubeproxy.bench.cluster import (
     service_json,
     slice_json,
 )
-from kubeproxy.bench.feed import Feed
-from kubeproxy.bench.records import Size
+from kpctl.bench.feed import Feed
+from kpctl.bench.records import Size
+from kubeproxy.api import objects
 
 
 def test_objects_are_what_the_api_calls_by_these_names() -> None:

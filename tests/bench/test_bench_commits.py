@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.bench.commits import CommitClock, RestoreTools, nft_clock, nft_ipv4_clock
-from kubeproxy.testing.scratch import scratch_namespace
+from kpctl.bench.commits import CommitClock, RestoreTools, nft_clock, nft_ipv4_clock
+from kpctl.places.scratch import scratch_namespace
 
 
 class _Pipe:

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kubeproxy.bench.aims import AIMS, judge
-from kubeproxy.bench.chart import Line, Point, draw_chart, ticks
-from kubeproxy.bench.document import NOTES, format_figure, format_row, write_document
-from kubeproxy.bench.growth import Cost, GrowthRow
-from kubeproxy.bench.records import OURS, UPSTREAM, Record, Results, Run, Size, growth
-from kubeproxy.bench.show import growth_table, results_table
+from kpctl.bench.aims import AIMS, judge
+from kpctl.bench.chart import Line, Point, draw_chart, ticks
+from kpctl.bench.document import NOTES, format_figure, format_row, write_document
+from kpctl.bench.growth import Cost, GrowthRow
+from kpctl.bench.records import OURS, UPSTREAM, Record, Results, Run, Size, growth
+from kpctl.bench.show import growth_table, results_table
 
 TEN_THOUSAND = Size(10000)
 SVG = "{http://www.w3.org/2000/svg}"

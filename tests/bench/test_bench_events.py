@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from kubeproxy.bench.events import LEAST_BYTES, is_event
+from kpctl.bench.events import LEAST_BYTES, is_event
 
 PORT = 6443
 

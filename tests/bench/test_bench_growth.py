@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 import pytest
 from click.testing import CliRunner
 
-from kubeproxy.backends.base import Batch, Change, Item, ModeOptions, Sink, Value
-from kubeproxy.backends.registry import load_mode, mode_names
-from kubeproxy.bench.growth import DryBackend, DrySink, GrowthRow, measure_costs, mode_growth
-from kubeproxy.bench.records import Size
+from kpctl.bench.growth import DryBackend, DrySink, GrowthRow, measure_costs, mode_growth
+from kpctl.bench.records import Size
+from kpctl.cli import main
 from kubeproxy.facts.ids import Family
-from kubeproxy.kpctl import main
+from kubeproxy.modes.base import Batch, Change, Item, ModeOptions, Sink, Value
+from kubeproxy.modes.registry import load_mode, mode_names
 
 SIZES = (Size(120), Size(1200))
 """Both beyond a thousand endpoints, where rules get shorter and one change rewrites them all."""

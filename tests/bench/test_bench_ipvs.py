@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from kubeproxy.bench.control import Limits
-from kubeproxy.bench.ipvs_guest import Row
-from kubeproxy.bench.records import OURS, UPSTREAM, Measurement, Size
-from kubeproxy.bench.traffic import Effort
-from kubeproxy.bench.user_mode import IpvsEffort, measure_ipvs, measurements, why_not
-from kubeproxy.testing.real_api_build import NoGo, built
+from kpctl.apiserver.build import NoGo, built
+from kpctl.bench.control import Limits
+from kpctl.bench.ipvs_guest import Row
+from kpctl.bench.records import OURS, UPSTREAM, Measurement, Size
+from kpctl.bench.traffic import Effort
+from kpctl.bench.user_mode import IpvsEffort, measure_ipvs, measurements, why_not
 
 SIZE = Size(5, 2)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.bench.program import RunningProxy, command_of, has_children
-from kubeproxy.bench.records import OURS, UPSTREAM
+from kpctl.apiserver.build import NoGo
+from kpctl.bench.program import RunningProxy, command_of, has_children
+from kpctl.bench.records import OURS, UPSTREAM
+from kpctl.places.network import PrivateNetwork
 from kubeproxy.errors import ProxyError
-from kubeproxy.testing.private_network import PrivateNetwork
-from kubeproxy.testing.real_api_build import NoGo
 
 
 def test_ours_is_this_very_program() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from kubeproxy.bench.records import (
+from kpctl.bench.records import (
     DIRECT,
     OURS,
     UPSTREAM,

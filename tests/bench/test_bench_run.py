@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from kubeproxy.bench.control import Limits
-from kubeproxy.bench.modes import measure_mode, modes_with_figures
-from kubeproxy.bench.records import OURS, UPSTREAM, Measurement, Record, Size
-from kubeproxy.bench.run import Options, Told, run_benchmark
-from kubeproxy.bench.traffic import Effort
+from kpctl.apiserver.build import NoGo, built
+from kpctl.bench.control import Limits
+from kpctl.bench.modes import measure_mode, modes_with_figures
+from kpctl.bench.records import OURS, UPSTREAM, Measurement, Record, Size
+from kpctl.bench.run import Options, Told, run_benchmark
+from kpctl.bench.traffic import Effort
 from kubeproxy.errors import Unsupported
-from kubeproxy.testing.real_api_build import NoGo, built
 
 
 def _nothing(text: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kubeproxy.config.decode import decode_config
-from kubeproxy.config.duration import Duration
 from kubeproxy.config.types import KubeProxyConfiguration, VModuleItem
 from kubeproxy.errors import ConfigError
+from kubeproxy.go.duration import Duration
 
 HEAD = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 JSON_HEAD = '"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"'

@@ -8,10 +8,10 @@ import pytest
 
 from kubeproxy.config.decode import decode_config
 from kubeproxy.config.defaults import apply_defaults, get_path
-from kubeproxy.config.duration import Duration
 from kubeproxy.config.load import Loaded, load
 from kubeproxy.config.parse import parse_flags
 from kubeproxy.config.types import FlushFrequency, KubeProxyConfiguration
+from kubeproxy.go.duration import Duration
 
 HEAD = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from kubeproxy.config.command import Exit, Settings, parse_command_line
 from kubeproxy.config.decode import Decoded, decode_config
 from kubeproxy.config.defaults import apply_defaults, complete_platform
-from kubeproxy.config.duration import Duration
 from kubeproxy.config.flags import FLAGS
-from kubeproxy.config.goyaml import YamlError, format_yaml, parse_yaml
 from kubeproxy.config.kinds import BOOL_MAP, DURATION, STRINGS, VMODULE
 from kubeproxy.config.types import KubeProxyConfiguration, VModuleItem
 from kubeproxy.config.validate import validate
 from kubeproxy.config.write import config_document, format_config
 from kubeproxy.errors import ConfigError
+from kubeproxy.go.duration import Duration
+from kubeproxy.go.yaml import YamlError, format_yaml, parse_yaml
 
 HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
 # The flags that make a run read or write something are left out.

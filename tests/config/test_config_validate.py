@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kubeproxy.config.defaults import complete_platform, set_path
-from kubeproxy.config.duration import Duration
 from kubeproxy.config.field_errors import join_errors
 from kubeproxy.config.gates import resolve_gates
-from kubeproxy.config.quantity import parse_quantity
 from kubeproxy.config.types import FlushFrequency, KubeProxyConfiguration, VModuleItem
 from kubeproxy.config.validate import unrunnable, validate, validate_logging
+from kubeproxy.go.duration import Duration
+from kubeproxy.go.quantity import parse_quantity
 
 ROOT = "KubeProxyConfiguration"
 CONNTRACK = f"{ROOT}.KubeProxyLinuxConfiguration.KubeProxyConntrackConfiguration"

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeproxy.config.decode import decode_config
-from kubeproxy.config.goyaml import format_yaml, parse_yaml, resolve
 from kubeproxy.config.load import load
 from kubeproxy.config.parse import parse_flags
 from kubeproxy.config.types import KubeProxyConfiguration
 from kubeproxy.config.write import config_document, format_config, write_config
+from kubeproxy.go.yaml import format_yaml, parse_yaml, resolve
 
 GOLDEN = (Path(__file__).parent / "default.yaml").read_text()
 

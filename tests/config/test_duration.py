@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeproxy.config.duration import Duration, format_duration, parse_duration
+from kubeproxy.go.duration import Duration, format_duration, parse_duration
 
 SECOND = 1_000_000_000
 

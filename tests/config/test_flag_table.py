@@ -10,12 +10,12 @@ from typing import NamedTuple
 import pytest
 
 from kubeproxy.config.command import Settings, parse_command_line
-from kubeproxy.config.duration import Duration
 from kubeproxy.config.flags import ALL_FLAGS, EXTENSION_FLAGS, FLAGS, UPSTREAM_FLAGS, Extensions
 from kubeproxy.config.load import load
 from kubeproxy.config.parse import parse_flags
 from kubeproxy.config.usage import help_text
 from kubeproxy.config.write import config_document
+from kubeproxy.go.duration import Duration
 
 
 class Row(NamedTuple):

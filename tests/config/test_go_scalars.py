@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeproxy.config import gotext
-from kubeproxy.config.quantity import Quantity, parse_quantity
-from kubeproxy.logs.quoting import quote
+from kubeproxy.go import text as gotext
+from kubeproxy.go.quantity import Quantity, parse_quantity
+from kubeproxy.go.quoting import quote
 
 
 @pytest.mark.parametrize(

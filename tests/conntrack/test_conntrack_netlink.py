@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from kpctl.places.scratch import scratch_namespace
 from kubeproxy.facts.ids import Family
+from kubeproxy.kernel.conntrack.table import Cleaned, ConntrackTable, clean_udp
+from kubeproxy.kernel.conntrack.wire import NEW, Flow, list_request, parse_listing
 from kubeproxy.kernel.netlink import codec
-from kubeproxy.kernel.netlink.conntrack import Cleaned, ConntrackTable, clean_udp
-from kubeproxy.kernel.netlink.conntrack_codec import NEW, Flow, list_request, parse_listing
-from kubeproxy.testing.scratch import scratch_namespace
 
 UDP, TCP = 17, 6
 CLIENT4, CLIENT6 = "192.0.2.1", "2001:db8::1"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from tests.support.builders import endpoint, node, plan, port, service
 
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.plan.conntrack import StaleRules, is_stale, pack_socket, stale_rules
 from kubeproxy.plan.types import ServicePlan
-from kubeproxy.testing.builders import endpoint, node, plan, port, service
 
 NODE = node(addresses=("127.0.0.1", "192.0.2.10"))
 SERVING = endpoint("10.244.1.102", 5514)

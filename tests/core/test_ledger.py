@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeproxy.core.ledger import Ledger
+from kubeproxy.sync.ledger import Ledger
 
 Fragments = Mapping[int, Mapping[str, int]]
 

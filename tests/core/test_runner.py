@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kubeproxy.core.runner import Runner
 from kubeproxy.errors import ConfigError
+from kubeproxy.sync.runner import Runner
 
 
 def runner() -> Runner:

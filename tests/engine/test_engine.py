@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from kubeproxy.engine import FULL_SYNC_SECONDS, Engine, EngineTimes
-from kubeproxy.errors import Busy
-from kubeproxy.facts.ids import Family, Protocol
-from kubeproxy.testing.builders import endpoint, endpoint_slice, node, port, service
-from kubeproxy.testing.fake_backend import (
+from tests.support.builders import endpoint, endpoint_slice, node, port, service
+from tests.support.fake_backend import (
     FakeBackend,
     FakeClock,
     FakeConntrack,
@@ -15,6 +12,10 @@ from kubeproxy.testing.fake_backend import (
     Listed,
     Route,
 )
+
+from kubeproxy.errors import Busy
+from kubeproxy.facts.ids import Family, Protocol
+from kubeproxy.sync.engine import FULL_SYNC_SECONDS, Engine, EngineTimes
 
 
 class Bench:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from kubeproxy.app import SystemClock
-from kubeproxy.engine import Engine, EngineTimes
+from tests.support.builders import endpoint, endpoint_slice, node, service
+from tests.support.fake_backend import FakeBackend, FakeConntrack, Heard
+
 from kubeproxy.errors import Busy, Drifted
-from kubeproxy.testing.builders import endpoint, endpoint_slice, node, service
-from kubeproxy.testing.fake_backend import FakeBackend, FakeConntrack, Heard
+from kubeproxy.run.app import SystemClock
+from kubeproxy.sync.engine import Engine, EngineTimes
 
 
 def engine(backend: FakeBackend, heard: Heard) -> Engine:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tests.support.builders import endpoint, endpoint_slice
+
 from kubeproxy.facts.endpoint import PortKey, SliceFacts, merge_slices
 from kubeproxy.facts.ids import Protocol, ServiceName
-from kubeproxy.testing.builders import endpoint, endpoint_slice
 
 HTTP = PortKey("http", Protocol.TCP)
 

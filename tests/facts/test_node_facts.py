@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tests.support.builders import node
+
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import node_port_cidrs_of
-from kubeproxy.testing.builders import node
 
 
 def test_nothing_of_a_family_means_all_its_addresses() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tests.support.builders import endpoint, endpoint_slice, service
+
 from kubeproxy.facts.ids import ServiceName
 from kubeproxy.facts.store import Store
-from kubeproxy.testing.builders import endpoint, endpoint_slice, service
 
 WEB = ServiceName("default", "web")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.lab.topology import Topology, parse_topology
+from kpctl.lab.topology import Topology, parse_topology
 
 HERE = Path(__file__).parent
 

@@ -6,14 +6,10 @@ from functools import partial
 
 import pytest
 
-from kubeproxy.errors import ConfigError
-from kubeproxy.facts.ids import Family, Protocol
-from kubeproxy.lab.probe import Fate
-from kubeproxy.lab.topology import Topology
-from kubeproxy.testing.flow import Apply, StopLoad, parse_flow
-from kubeproxy.testing.flow_objects import World, service_manifest, slice_manifests
-from kubeproxy.testing.flow_run import run_traced
-from kubeproxy.testing.flow_text import (
+from kpctl.flows.flow import Apply, StopLoad, parse_flow
+from kpctl.flows.objects import World, service_manifest, slice_manifests
+from kpctl.flows.run import run_traced
+from kpctl.flows.text import (
     Answers,
     EndpointText,
     Expected,
@@ -24,7 +20,11 @@ from kubeproxy.testing.flow_text import (
     parse_packet,
     parse_port,
 )
-from kubeproxy.testing.flow_trace import PlanTracer, traits_of
+from kpctl.flows.trace import PlanTracer, traits_of
+from kpctl.lab.probe import Fate
+from kpctl.lab.topology import Topology
+from kubeproxy.errors import ConfigError
+from kubeproxy.facts.ids import Family, Protocol
 
 SMALL = """
 title: small

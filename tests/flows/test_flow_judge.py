@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 
-from kubeproxy.lab.echo import Answer
-from kubeproxy.lab.probe import Fate, Outcome
-from kubeproxy.testing.flow_judge import Memory, judge
-from kubeproxy.testing.flow_text import parse_expected
-from kubeproxy.testing.spread import FALSE_ALARM, chi_square_tail, unevenness
+from kpctl.flows.judge import Memory, judge
+from kpctl.flows.spread import FALSE_ALARM, chi_square_tail, unevenness
+from kpctl.flows.text import parse_expected
+from kpctl.lab.echo import Answer
+from kpctl.lab.probe import Fate, Outcome
 
 
 def met(*hosts: str, source: str = "10.0.0.1") -> list[Outcome]:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.backends.registry import mode_names
-from kubeproxy.lab.cluster import Lab
-from kubeproxy.lab.topology import Topology
-from kubeproxy.testing.flow import VARIANTS, Flow, SwitchMode, load_flow
-from kubeproxy.testing.flow_lab import LabRunner
-from kubeproxy.testing.flow_objects import World
-from kubeproxy.testing.flow_run import families_of
+from kpctl.flows.flow import VARIANTS, Flow, SwitchMode, load_flow
+from kpctl.flows.lab_run import LabRunner
+from kpctl.flows.objects import World
+from kpctl.flows.run import families_of
+from kpctl.lab.cluster import Lab
+from kpctl.lab.topology import Topology
+from kubeproxy.modes.registry import mode_names
 
 pytestmark = pytest.mark.kernel
 

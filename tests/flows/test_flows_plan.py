@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.lab.topology import Topology
-from kubeproxy.testing.flow import Flow, load_flow
-from kubeproxy.testing.flow_objects import World
-from kubeproxy.testing.flow_run import families_of, run_traced
-from kubeproxy.testing.flow_trace import TRAITS, PlanTracer, traits_of
+from kpctl.flows.flow import Flow, load_flow
+from kpctl.flows.objects import World
+from kpctl.flows.run import families_of, run_traced
+from kpctl.flows.trace import TRAITS, PlanTracer, traits_of
+from kpctl.lab.topology import Topology
 
 CORPUS = [load_flow(path) for path in sorted((Path(__file__).parent / "corpus").glob("*.yaml"))]
 RUNS = [

@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.support import iptables_tracer, nft_tracer
 
-from kubeproxy.backends.base import ModeOptions
-from kubeproxy.lab.topology import Topology
-from kubeproxy.testing import iptables_tracer, nft_tracer
-from kubeproxy.testing.flow import Flow, load_flow
-from kubeproxy.testing.flow_objects import World
-from kubeproxy.testing.flow_run import MakeTracer, families_of, run_traced
+from kpctl.flows.flow import Flow, load_flow
+from kpctl.flows.objects import World
+from kpctl.flows.run import MakeTracer, families_of, run_traced
+from kpctl.lab.topology import Topology
+from kubeproxy.modes.base import ModeOptions
 
 CORPUS = [load_flow(path) for path in sorted((Path(__file__).parent / "corpus").glob("*.yaml"))]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kubeproxy.backends.iptables.canary import TABLES, CanaryMonitor
 from kubeproxy.errors import Busy, KernelError
+from kubeproxy.modes.iptables.sinks.canary import TABLES, CanaryMonitor
 
 
 class Stop(Exception):

@@ -5,20 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from kubeproxy.backends.iptables.backend import IptablesBackend
-from kubeproxy.backends.iptables.canary import set_canary
-from kubeproxy.backends.iptables.cleanup import REMOVAL
-from kubeproxy.backends.iptables.names import INVALID_COUNTER, LOCALHOST_COUNTER
-from kubeproxy.backends.netfilter.removal import clean_tables
-from kubeproxy.backends.netfilter.text import TableText, parse_save
-from kubeproxy.backends.netfilter.xtables import Xtables
-from kubeproxy.engine import Engine
-from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.nfacct import ensure_counter
-from kubeproxy.report import RoundReport
-from kubeproxy.testing.fake_backend import FakeClock
-from kubeproxy.testing.iptables_golden import (
+from tests.support.fake_backend import FakeClock
+from tests.support.iptables_golden import (
     GoldenCase,
     engines_of,
     load_case,
@@ -26,7 +14,19 @@ from kubeproxy.testing.iptables_golden import (
     load_steps,
     take_step,
 )
-from kubeproxy.testing.scratch import scratch_namespace
+
+from kpctl.places.scratch import scratch_namespace
+from kubeproxy.facts.ids import Family
+from kubeproxy.kernel.nfacct.table import ensure_counter
+from kubeproxy.modes.iptables.cleanup import REMOVAL
+from kubeproxy.modes.iptables.mode import IptablesBackend
+from kubeproxy.modes.iptables.names import INVALID_COUNTER, LOCALHOST_COUNTER
+from kubeproxy.modes.iptables.sinks.canary import set_canary
+from kubeproxy.modes.netfilter.cleanup import clean_tables
+from kubeproxy.modes.netfilter.rules.text import TableText, parse_save
+from kubeproxy.modes.netfilter.sinks.xtables import Xtables
+from kubeproxy.sync.engine import Engine
+from kubeproxy.sync.report import RoundReport
 
 pytestmark = pytest.mark.kernel
 

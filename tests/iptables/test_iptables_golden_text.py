@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.fake_backend import FakeClock
+from tests.support.iptables_golden import GoldenCase, engines_of, load_cases
 
 from kubeproxy.facts.ids import Family
-from kubeproxy.testing.fake_backend import FakeClock
-from kubeproxy.testing.iptables_golden import GoldenCase, engines_of, load_cases
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "iptables"
 CASES = load_cases(GOLDEN)

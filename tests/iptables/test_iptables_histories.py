@@ -7,23 +7,23 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.builders import endpoint, endpoint_slice, node, port, service
+from tests.support.fake_backend import FakeClock, FakeConntrack, Heard
+from tests.support.fake_xtables import FakeXtables
 
-from kubeproxy.backends.base import ModeOptions
-from kubeproxy.backends.iptables.backend import IptablesBackend
-from kubeproxy.backends.iptables.probe import probe_features
-from kubeproxy.backends.iptables.scaffold import SCOPE
-from kubeproxy.backends.netfilter.sink import NetfilterSink
-from kubeproxy.backends.netfilter.text import parse_save
-from kubeproxy.backends.netfilter.xtables import Tables, Xtables
-from kubeproxy.engine import Engine
+from kpctl.places.scratch import scratch_namespace
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
 from kubeproxy.facts.service import ServiceFacts
-from kubeproxy.pipeline import Pipeline
-from kubeproxy.testing.builders import endpoint, endpoint_slice, node, port, service
-from kubeproxy.testing.fake_backend import FakeClock, FakeConntrack, Heard
-from kubeproxy.testing.fake_xtables import FakeXtables
-from kubeproxy.testing.scratch import scratch_namespace
+from kubeproxy.modes.base import ModeOptions
+from kubeproxy.modes.iptables.check import probe_features
+from kubeproxy.modes.iptables.mode import IptablesBackend
+from kubeproxy.modes.iptables.scaffold import SCOPE
+from kubeproxy.modes.netfilter.rules.text import parse_save
+from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
+from kubeproxy.modes.netfilter.sinks.xtables import Tables, Xtables
+from kubeproxy.sync.engine import Engine
+from kubeproxy.sync.pipeline import Pipeline
 
 NAMES = ("a/one", "a/two", "b/one", "c/x-1", "c/x")
 
@@ -156,7 +156,7 @@ async def test_a_cut_anywhere_and_a_restart_converge(
     """A proxy that dies between two batches leaves nothing a new one cannot take over."""
     tables = FakeXtables()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kubeproxy.backends.netfilter.sink.NFT_BATCH_LINES", 6)
+        patch.setattr("kubeproxy.modes.netfilter.sinks.rules.NFT_BATCH_LINES", 6)
         history = History(tables)
         await history.read()
         for event in events:

@@ -7,24 +7,24 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.support.builders import endpoint, endpoint_slice, node, service
+from tests.support.fake_backend import FakeClock, FakeConntrack, Heard
 
-from kubeproxy.backends.base import ModeOptions
-from kubeproxy.backends.iptables.backend import IptablesBackend
-from kubeproxy.backends.iptables.cleanup import cleanup
-from kubeproxy.backends.iptables.names import INVALID_COUNTER, LOCALHOST_COUNTER
-from kubeproxy.backends.iptables.probe import check_families
-from kubeproxy.backends.iptables.settings import Features
-from kubeproxy.backends.netfilter.text import TableText, parse_save
-from kubeproxy.backends.netfilter.xtables import Xtables
-from kubeproxy.engine import Engine
+from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import Unsupported
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.kernel.nfacct import find_counter
+from kubeproxy.kernel.nfacct.table import find_counter
 from kubeproxy.kernel.sysctl import ensure_sysctl, read_sysctl
-from kubeproxy.testing.builders import endpoint, endpoint_slice, node, service
-from kubeproxy.testing.fake_backend import FakeClock, FakeConntrack, Heard
-from kubeproxy.testing.scratch import scratch_namespace
+from kubeproxy.modes.base import ModeOptions
+from kubeproxy.modes.iptables.check import check_families
+from kubeproxy.modes.iptables.cleanup import cleanup
+from kubeproxy.modes.iptables.mode import IptablesBackend
+from kubeproxy.modes.iptables.names import INVALID_COUNTER, LOCALHOST_COUNTER
+from kubeproxy.modes.iptables.options import Features
+from kubeproxy.modes.netfilter.rules.text import TableText, parse_save
+from kubeproxy.modes.netfilter.sinks.xtables import Xtables
+from kubeproxy.sync.engine import Engine
 
 pytestmark = pytest.mark.kernel
 

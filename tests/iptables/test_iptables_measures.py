@@ -1,11 +1,11 @@
 """What the iptables mode publishes is what the metrics know."""
 
-from kubeproxy.backends.base import ModeOptions
-from kubeproxy.backends.iptables.backend import IptablesBackend
-from kubeproxy.backends.iptables.settings import Features
 from kubeproxy.facts.ids import Family
-from kubeproxy.report import RoundReport
+from kubeproxy.modes.base import ModeOptions
+from kubeproxy.modes.iptables.mode import IptablesBackend
+from kubeproxy.modes.iptables.options import Features
 from kubeproxy.status.metrics import Metrics
+from kubeproxy.sync.report import RoundReport
 
 
 def test_figures_of_a_round_are_known_metrics_where_the_kernel_counts_packets() -> None:

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.backends.base import ModeOptions
-from kubeproxy.backends.iptables import names
-from kubeproxy.backends.iptables.cleanup import cleanup_input, has_evidence
-from kubeproxy.backends.iptables.recognise import identify
-from kubeproxy.backends.iptables.respell import respell
-from kubeproxy.backends.iptables.scaffold import OWN_JUMPS, SCOPE
-from kubeproxy.backends.netfilter.canonical import canonical_rule
-from kubeproxy.backends.netfilter.text import TableText, parse_save
 from kubeproxy.facts.ids import Protocol, ServicePortId
+from kubeproxy.modes.base import ModeOptions
+from kubeproxy.modes.iptables import names
+from kubeproxy.modes.iptables.cleanup import cleanup_input, has_evidence
+from kubeproxy.modes.iptables.rules.recognise import identify
+from kubeproxy.modes.iptables.rules.respell import respell
+from kubeproxy.modes.iptables.scaffold import OWN_JUMPS, SCOPE
+from kubeproxy.modes.netfilter.rules.canonical import canonical_rule
+from kubeproxy.modes.netfilter.rules.text import TableText, parse_save
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "iptables"
 

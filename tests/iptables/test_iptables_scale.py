@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.builders import endpoint, endpoint_slice, node, service
+from tests.support.fake_backend import FakeClock, FakeConntrack, Heard
+from tests.support.fake_xtables import FakeXtables
 
-from kubeproxy.backends.base import ModeOptions
-from kubeproxy.backends.iptables.backend import IptablesBackend
-from kubeproxy.backends.iptables.scaffold import SCOPE
-from kubeproxy.backends.netfilter.sink import NetfilterSink
-from kubeproxy.bench import iptables as bench
-from kubeproxy.bench.records import Size
-from kubeproxy.engine import Engine
+from kpctl.bench import iptables as bench
+from kpctl.bench.records import Size
 from kubeproxy.facts.ids import Family, ServiceName
-from kubeproxy.testing.builders import endpoint, endpoint_slice, node, service
-from kubeproxy.testing.fake_backend import FakeClock, FakeConntrack, Heard
-from kubeproxy.testing.fake_xtables import FakeXtables
+from kubeproxy.modes.base import ModeOptions
+from kubeproxy.modes.iptables.mode import IptablesBackend
+from kubeproxy.modes.iptables.scaffold import SCOPE
+from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
+from kubeproxy.sync.engine import Engine
 
 
 class Cluster:

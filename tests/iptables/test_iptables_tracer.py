@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.builders import endpoint, node, plan, service
+from tests.support.iptables_tracer import RuleTracer, trace_plans
 
-from kubeproxy.backends.iptables.names import endpoint_chains
-from kubeproxy.backends.netfilter.text import TableText, parse_save
+from kpctl.flows.trace import Arrival, Ruling
 from kubeproxy.facts.ids import Family, Protocol, ServicePortId
-from kubeproxy.testing.builders import endpoint, node, plan, service
-from kubeproxy.testing.flow_trace import Arrival, Ruling
-from kubeproxy.testing.iptables_tracer import RuleTracer, trace_plans
+from kubeproxy.modes.iptables.names import endpoint_chains
+from kubeproxy.modes.netfilter.rules.text import TableText, parse_save
 
 _GOLDEN = Path(__file__).parents[1] / "golden" / "iptables"
 

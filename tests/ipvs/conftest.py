@@ -9,16 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kubeproxy.testing.uml import UserModeKernel, missing
+from kpctl.places.uml import UserModeKernel, missing
 
 PRELOAD = (
     "asyncio",
     "yaml",
-    "kubeproxy.kernel.interfaces",
-    "kubeproxy.kernel.ipset",
-    "kubeproxy.kernel.ipvs",
-    "kubeproxy.testing.ipvs_golden",
-    "kubeproxy.testing.pod_server",
+    "kubeproxy.kernel.route.table",
+    "kubeproxy.kernel.ipset.table",
+    "kubeproxy.kernel.ipvs.table",
+    "tests.support.ipvs_golden",
+    "tests.support.pod_server",
 )
 """What nearly every call into the user-mode kernel imports."""
 

@@ -9,14 +9,14 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
+from kpctl.flows.flow import load_flow
+from kpctl.flows.lab_run import LabRunner
+from kpctl.flows.objects import World
+from kpctl.flows.run import families_of
+from kpctl.lab.cluster import Lab
+from kpctl.lab.proxy import START_SECONDS, Proxies
+from kpctl.lab.topology import parse_topology
 from kubeproxy.kernel.modules import load_module
-from kubeproxy.lab.cluster import Lab
-from kubeproxy.lab.proxy import START_SECONDS, Proxies
-from kubeproxy.lab.topology import parse_topology
-from kubeproxy.testing.flow import load_flow
-from kubeproxy.testing.flow_lab import LabRunner
-from kubeproxy.testing.flow_objects import World
-from kubeproxy.testing.flow_run import families_of
 
 DUAL = "dual"
 SYNCED = "SyncProxyRules complete"

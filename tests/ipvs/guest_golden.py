@@ -14,19 +14,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from kubeproxy.backends.ipvs.cleanup import cleanup
-from kubeproxy.backends.ipvs.support import open_ipvs, probe_scheduler
+from tests.support.ipvs_golden import GoldenProxy, Step, load_case, normalise_saved
+from tests.support.pod_server import Clients, start_pods
+
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.interfaces import Interfaces
-from kubeproxy.kernel.ipvs import Ipvs
-from kubeproxy.kernel.netlink import codec, ipvs
+from kubeproxy.kernel.ipvs import wire as ipvs
+from kubeproxy.kernel.ipvs.table import Ipvs
+from kubeproxy.kernel.ipvs.wire import Service
+from kubeproxy.kernel.netlink import codec
 from kubeproxy.kernel.netlink.generic import find_family
-from kubeproxy.kernel.netlink.ipvs import Service
 from kubeproxy.kernel.netlink.socket import NETLINK_GENERIC, NetlinkSocket
+from kubeproxy.kernel.route.table import Interfaces
 from kubeproxy.kernel.sysctl import find_sysctl
-from kubeproxy.testing.ipvs_golden import GoldenProxy, Step, load_case, normalise_saved
-from kubeproxy.testing.pod_server import Clients, start_pods
+from kubeproxy.modes.ipvs.check import open_ipvs, probe_scheduler
+from kubeproxy.modes.ipvs.cleanup import cleanup
 
 SYSCTLS = (
     "net/ipv4/vs/conntrack",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from kubeproxy.kernel.interfaces import Interfaces
-from kubeproxy.kernel.ipset import EntryChange, Ipset
-from kubeproxy.kernel.ipvs import Ipvs
-from kubeproxy.kernel.netlink import ipvs
-from kubeproxy.kernel.netlink.ipset import Entry, SetHead, SetType
-from kubeproxy.kernel.netlink.ipvs import Service, Timeouts
+from kubeproxy.kernel.ipset.table import EntryChange, Ipset
+from kubeproxy.kernel.ipset.wire import Entry, SetHead, SetType
+from kubeproxy.kernel.ipvs import wire as ipvs
+from kubeproxy.kernel.ipvs.table import Ipvs
+from kubeproxy.kernel.ipvs.wire import Service, Timeouts
+from kubeproxy.kernel.route.table import Interfaces
 
 SETS = {
     "A-IP": (SetHead(SetType.IP), Entry("10.0.0.1")),

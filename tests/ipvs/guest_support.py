@@ -7,16 +7,16 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from kubeproxy.app import SystemClock, remove_leftovers
-from kubeproxy.apply import apply_once
-from kubeproxy.backends.base import ModeOptions
-from kubeproxy.backends.ipvs.cleanup import cleanup
-from kubeproxy.backends.ipvs.support import check, open_ipvs
-from kubeproxy.backends.registry import load_mode
+from kpctl.look.apply import apply_once
+from kpctl.look.offline import Question
 from kubeproxy.errors import ProxyError
 from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.netlink.ipvs import Service
-from kubeproxy.offline import Question
+from kubeproxy.kernel.ipvs.wire import Service
+from kubeproxy.modes.base import ModeOptions
+from kubeproxy.modes.ipvs.check import check, open_ipvs
+from kubeproxy.modes.ipvs.cleanup import cleanup
+from kubeproxy.modes.registry import load_mode
+from kubeproxy.run.app import SystemClock, remove_leftovers
 
 ONLY_IPTABLES = ("KUBE-SVC-", "KUBE-SEP-", "KUBE-EXTERNAL-SERVICES", "KUBE-PROXY-CANARY")
 

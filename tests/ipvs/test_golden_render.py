@@ -7,24 +7,18 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.support.ipvs_golden import GoldenCase, GoldenProxy, case_names, load_case, split_by_chain
 
-from kubeproxy.backends.base import Item, Value
-from kubeproxy.backends.ipvs.describe import (
+from kubeproxy.facts.ids import Family
+from kubeproxy.modes.base import Item, Value
+from kubeproxy.modes.ipvs.describe import (
     address_lines,
     chain_rules,
     describe,
     server_lines,
     set_lines,
 )
-from kubeproxy.backends.netfilter.canonical import canonical_rule
-from kubeproxy.facts.ids import Family
-from kubeproxy.testing.ipvs_golden import (
-    GoldenCase,
-    GoldenProxy,
-    case_names,
-    load_case,
-    split_by_chain,
-)
+from kubeproxy.modes.netfilter.rules.canonical import canonical_rule
 
 ROOT = Path(__file__).parents[1] / "golden/ipvs"
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.interfaces import (
+from kubeproxy.kernel.route import wire as route
+from kubeproxy.kernel.route.table import (
     Interfaces,
     group_addresses,
     host_addresses,
     watch_addresses,
 )
-from kubeproxy.kernel.netlink import route
-from kubeproxy.kernel.netlink.route import Link, LinkAddress
+from kubeproxy.kernel.route.wire import Link, LinkAddress
 
 LOOPBACK = Link(1, "lo")
 

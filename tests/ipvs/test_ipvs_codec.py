@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeproxy.kernel.netlink import generic, ipset, ipvs
-from kubeproxy.kernel.netlink.ipset import Entry, SetHead, SetType
-from kubeproxy.kernel.netlink.ipvs import Destination, Service, Timeouts
+from kubeproxy.kernel.ipset import wire as ipset
+from kubeproxy.kernel.ipset.wire import Entry, SetHead, SetType
+from kubeproxy.kernel.ipvs import wire as ipvs
+from kubeproxy.kernel.ipvs.wire import Destination, Service, Timeouts
+from kubeproxy.kernel.netlink import generic
 
 # Recorded from Linux 6.1: a persistent service, its destination, and a set with a network and a
 # host in it.

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.builders import endpoint, endpoint_slice, node, port, service
+from tests.support.fake_backend import FakeClock, FakeConntrack, Heard
+from tests.support.fake_ipvs import FakeTables
+from tests.support.fake_xtables import FakeXtables
 
-from kubeproxy.backends.base import ModeOptions
-from kubeproxy.backends.ipvs.mode import IpvsBackend
-from kubeproxy.engine import Engine, EngineTimes
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
-from kubeproxy.kernel.netlink.ipvs import Destination, Service
-from kubeproxy.report import RoundReport
-from kubeproxy.testing.builders import endpoint, endpoint_slice, node, port, service
-from kubeproxy.testing.fake_backend import FakeClock, FakeConntrack, Heard
-from kubeproxy.testing.fake_ipvs import FakeTables
-from kubeproxy.testing.fake_xtables import FakeXtables
+from kubeproxy.kernel.ipvs.wire import Destination, Service
+from kubeproxy.modes.base import ModeOptions
+from kubeproxy.modes.ipvs.mode import IpvsBackend
+from kubeproxy.sync.engine import Engine, EngineTimes
+from kubeproxy.sync.report import RoundReport
 
 TCP = (6, "10.96.0.10", 80)
 A, B = ("10.244.1.1", 8080), ("10.244.1.2", 8080)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from kubeproxy.backends.base import Fragment
-from kubeproxy.backends.ipvs.items import (
+from tests.support.builders import endpoint, node, plan, port, service
+
+from kubeproxy.facts.ids import Family, Protocol
+from kubeproxy.facts.node import NodeFacts
+from kubeproxy.facts.service import ServiceFacts
+from kubeproxy.modes.base import Fragment
+from kubeproxy.modes.ipvs.items import (
     PRESENT,
     BoundAddress,
     Destination,
@@ -11,20 +16,16 @@ from kubeproxy.backends.ipvs.items import (
     SetEntry,
     VirtualServer,
 )
-from kubeproxy.backends.ipvs.names import SetName, set_name
-from kubeproxy.backends.ipvs.render import (
+from kubeproxy.modes.ipvs.names import SetName, set_name
+from kubeproxy.modes.ipvs.render import (
     RenderSettings,
     facts_used,
     node_port_addresses,
     render_plan,
     render_scaffold,
 )
-from kubeproxy.backends.ipvs.rules import FILTER, IPVS_FILTER
-from kubeproxy.backends.netfilter.items import Chain, Rules
-from kubeproxy.facts.ids import Family, Protocol
-from kubeproxy.facts.node import NodeFacts
-from kubeproxy.facts.service import ServiceFacts
-from kubeproxy.testing.builders import endpoint, node, plan, port, service
+from kubeproxy.modes.ipvs.rules.chains import FILTER, IPVS_FILTER
+from kubeproxy.modes.netfilter.items import Chain, Rules
 
 SETTINGS = RenderSettings(Family.IPV4)
 WEB = VirtualServer(6, "10.96.0.10", 80)

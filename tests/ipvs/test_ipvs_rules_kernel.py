@@ -10,18 +10,18 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 import pytest
+from tests.support.builders import endpoint, node, plans, port, service
 
-from kubeproxy.backends.base import SCAFFOLD, Change, Fragment, Item, Sink, Value
-from kubeproxy.backends.ipvs.cleanup import cleanup
-from kubeproxy.backends.ipvs.kernel import KernelTables
-from kubeproxy.backends.ipvs.render import RenderSettings, render_plan, render_scaffold
-from kubeproxy.backends.ipvs.rules import scope
-from kubeproxy.backends.ipvs.sets import SetSink
-from kubeproxy.backends.netfilter.sink import NetfilterSink
-from kubeproxy.backends.netfilter.xtables import Xtables
 from kubeproxy.facts.ids import Family, Protocol
-from kubeproxy.kernel.ipset import Ipset
-from kubeproxy.testing.builders import endpoint, node, plans, port, service
+from kubeproxy.kernel.ipset.table import Ipset
+from kubeproxy.modes.base import SCAFFOLD, Change, Fragment, Item, Sink, Value
+from kubeproxy.modes.ipvs.cleanup import cleanup
+from kubeproxy.modes.ipvs.render import RenderSettings, render_plan, render_scaffold
+from kubeproxy.modes.ipvs.rules.chains import scope
+from kubeproxy.modes.ipvs.sinks.sets import SetSink
+from kubeproxy.modes.ipvs.sinks.tables import KernelTables
+from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
+from kubeproxy.modes.netfilter.sinks.xtables import Xtables
 
 RunInNamespace = Callable[[Callable[[], object]], object]
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from kubeproxy.backends.base import ModeOptions
-from kubeproxy.backends.ipvs.cleanup import has_evidence, rules_input
-from kubeproxy.backends.ipvs.graceful import Draining
-from kubeproxy.backends.ipvs.items import SetEntry, VirtualServer
-from kubeproxy.backends.ipvs.ownership import Exclusions, find_traces
-from kubeproxy.backends.ipvs.rules import scope
-from kubeproxy.backends.ipvs.support import check, wanted_sysctls
-from kubeproxy.backends.netfilter.text import parse_save
 from kubeproxy.errors import Unsupported
 from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.ipvs import Ipvs
+from kubeproxy.kernel.ipvs.table import Ipvs
+from kubeproxy.modes.base import ModeOptions
+from kubeproxy.modes.ipvs.check import check, wanted_sysctls
+from kubeproxy.modes.ipvs.cleanup import has_evidence, rules_input
+from kubeproxy.modes.ipvs.items import SetEntry, VirtualServer
+from kubeproxy.modes.ipvs.rules.chains import scope
+from kubeproxy.modes.ipvs.rules.ownership import Exclusions, find_traces
+from kubeproxy.modes.ipvs.sinks.draining import Draining
+from kubeproxy.modes.netfilter.rules.text import parse_save
 
 REUSE = ("net/ipv4/vs/conn_reuse_mode", 0)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kubeproxy.bench.ipvs import measure_messages
-from kubeproxy.testing.uml import UserModeKernel
+from kpctl.bench.ipvs import measure_messages
+from kpctl.places.uml import UserModeKernel
 
 
 @pytest.mark.uml

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from kubeproxy.testing.flow import Flow, load_flow
-from kubeproxy.testing.uml import UserModeKernel
+from kpctl.flows.flow import Flow, load_flow
+from kpctl.places.uml import UserModeKernel
 
 FLOWS = Path(__file__).parents[1] / "flows"
 GUEST = Path(__file__).with_name("guest_flows.py")

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.ipvs_golden import GoldenCase, case_names, load_case
 
+from kpctl.places.uml import UserModeKernel
 from kubeproxy.facts.ids import Family
-from kubeproxy.testing.ipvs_golden import GoldenCase, case_names, load_case
-from kubeproxy.testing.uml import UserModeKernel
 
 ROOT = Path(__file__).parents[1] / "golden/ipvs"
 GUEST = Path(__file__).with_name("guest_golden.py")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.testing.uml import GuestError, UserModeKernel
+from kpctl.places.uml import GuestError, UserModeKernel
 
 GUEST = Path(__file__).with_name("guest_kernel.py")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kubeproxy.testing.uml import UserModeKernel
+from kpctl.places.uml import UserModeKernel
 
 GUEST = Path(__file__).with_name("guest_support.py")
 

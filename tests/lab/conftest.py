@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kubeproxy.lab.namespaces import Namespaces
-from kubeproxy.lab.topology import Topology, parse_topology
+from kpctl.lab.namespaces import Namespaces
+from kpctl.lab.topology import Topology, parse_topology
 
 TWO_NODES = """
 nodes:

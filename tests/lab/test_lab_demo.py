@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kubeproxy.backends.registry import mode_names
+from kpctl.lab.command import LabOptions, read_topology, run_lab
+from kpctl.lab.demo import run_demo
+from kpctl.lab.demo_view import Claim, Line, claims_view, traffic_view
+from kpctl.lab.reaper import lab_namespaces
 from kubeproxy.errors import ConfigError
-from kubeproxy.lab.command import LabOptions, read_topology, run_lab
-from kubeproxy.lab.demo import run_demo
-from kubeproxy.lab.demo_view import Claim, Line, claims_view, traffic_view
-from kubeproxy.lab.reaper import lab_namespaces
+from kubeproxy.modes.registry import mode_names
 
 MODES = [mode for mode in ("nftables", "iptables") if mode in mode_names()]
 CORPUS = Path(__file__).parents[1] / "flows" / "corpus"
@@ -67,7 +67,7 @@ def test_the_demo_shows_the_truth_and_leaves_nothing(mode: str) -> None:
 def test_the_lab_runs_a_command_on_a_host_and_gives_its_exit_code() -> None:
     ask = "exec 3<>/dev/tcp/10.96.0.10/80; echo hello >&3; head -1 <&3 | grep -q client-b; exit $?"
     asked = f"for i in $(seq 60); do bash -c '{ask}' && exit 7; done; exit 1"
-    kpctl = [sys.executable, "-c", "from kubeproxy.kpctl import main; main()"]
+    kpctl = [sys.executable, "-c", "from kpctl.cli import main; main()"]
     options = ["lab", "--mode", MODES[0], "--on", "client-a", "--", "bash", "-c", asked]
     done = subprocess.run([*kpctl, *options], capture_output=True, text=True)
     assert done.returncode == 7, done.stderr

@@ -12,21 +12,21 @@ from pathlib import Path
 
 import pytest
 
+from kpctl.lab.echo import EchoServers, Listening
+from kpctl.lab.namespaces import Namespaces, sweep_stale
+from kpctl.lab.probe import Connection, Fate, Prober, Target
+from kpctl.lab.reaper import NAMED, lab_namespaces
+from kpctl.lab.sockets import bound_socket, sctp_socket
+from kpctl.lab.topology import Topology, parse_topology
 from kubeproxy.errors import KernelError, Unsupported
 from kubeproxy.facts.ids import Family, Protocol
-from kubeproxy.lab.echo import EchoServers, Listening
-from kubeproxy.lab.namespaces import Namespaces, sweep_stale
-from kubeproxy.lab.probe import Connection, Fate, Prober, Target
-from kubeproxy.lab.reaper import NAMED, lab_namespaces
-from kubeproxy.lab.sockets import bound_socket, sctp_socket
-from kubeproxy.lab.topology import Topology, parse_topology
 
 pytestmark = pytest.mark.kernel
 
 OWNER = """
 import sys, time
-from kubeproxy.lab.namespaces import Namespaces
-from kubeproxy.lab.topology import parse_topology
+from kpctl.lab.namespaces import Namespaces
+from kpctl.lab.topology import parse_topology
 lab = Namespaces(parse_topology(sys.argv[1]))
 print(lab.name(""), lab._reaper.pid, flush=True)
 time.sleep(60)
@@ -215,8 +215,8 @@ def test_sctp_is_refused_where_the_kernel_would_answer_too(
 
 def test_without_root_the_lab_says_what_it_needs() -> None:
     text = (
-        "import os; from kubeproxy.lab.namespaces import Namespaces;"
-        "from kubeproxy.lab.topology import parse_topology; lab = parse_topology('nodes: {a: {}}');"
+        "import os; from kpctl.lab.namespaces import Namespaces;"
+        "from kpctl.lab.topology import parse_topology; lab = parse_topology('nodes: {a: {}}');"
         "os.seteuid(65534); Namespaces(lab)"
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubeproxy.facts.ids import Family, Protocol
-from kubeproxy.lab.packets import (
+from kpctl.lab.packets import (
     ABORT,
     INIT,
     INIT_ACK,
@@ -20,6 +19,7 @@ from kubeproxy.lab.packets import (
     parse_icmp_error,
     parse_sctp,
 )
+from kubeproxy.facts.ids import Family, Protocol
 
 ports = st.integers(0, 65535)
 tags = st.integers(0, 2**32 - 1)

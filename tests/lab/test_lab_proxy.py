@@ -9,12 +9,12 @@ import time
 import msgspec
 import pytest
 
-from kubeproxy.backends.registry import mode_names
+from kpctl.flows.objects import generation_manifest, node_manifest
+from kpctl.lab.cluster import Lab
+from kpctl.lab.proxy import ProxyFailed, parse_last_syncs
+from kpctl.lab.topology import Topology
 from kubeproxy.facts.ids import Family
-from kubeproxy.lab.cluster import Lab
-from kubeproxy.lab.proxy import ProxyFailed, parse_last_syncs
-from kubeproxy.lab.topology import Topology
-from kubeproxy.testing.flow_objects import generation_manifest, node_manifest
+from kubeproxy.modes.registry import mode_names
 
 
 def test_the_health_answer_says_when_each_family_synced() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kpctl.lab import wiring
+from kpctl.lab.topology import POD_CIDR, ROUTER, Addresses, Topology, parse_topology
 from kubeproxy.errors import ConfigError
 from kubeproxy.facts.address import contains
 from kubeproxy.facts.ids import Family
-from kubeproxy.lab import wiring
-from kubeproxy.lab.topology import POD_CIDR, ROUTER, Addresses, Topology, parse_topology
 
 
 def test_every_host_has_its_own_address_in_both_families(topology: Topology) -> None:

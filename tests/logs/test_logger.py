@@ -90,7 +90,7 @@ def test_verbosity_changes_while_running(streams: Streams) -> None:
 def test_a_pattern_sets_the_level_of_matching_modules(streams: Streams) -> None:
     streams.setup(LogOptions(verbosity=1, vmodule=(("test_log*", 5), ("test_*", 7))))
     assert log.v(5).enabled and not log.v(6).enabled
-    other = get_logger("kubeproxy.backends.sink")
+    other = get_logger("kubeproxy.modes.sink")
     assert other.v(1).enabled and not other.v(2).enabled
 
 

@@ -7,9 +7,13 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.fake_xtables import FakeXtables
 
-from kubeproxy.backends.base import SCAFFOLD, Item, Owner, Value
-from kubeproxy.backends.netfilter.items import (
+from kubeproxy.errors import Drifted
+from kubeproxy.facts.ids import Protocol, ServicePortId
+from kubeproxy.modes.base import SCAFFOLD, Item, Owner, Value
+from kubeproxy.modes.netfilter.compile.refusals import RuleRejected
+from kubeproxy.modes.netfilter.items import (
     Chain,
     ChainGroup,
     ChainState,
@@ -22,12 +26,8 @@ from kubeproxy.backends.netfilter.items import (
     SharedChain,
     rules,
 )
-from kubeproxy.backends.netfilter.refusal import RuleRejected
-from kubeproxy.backends.netfilter.sink import NetfilterSink
-from kubeproxy.core.ledger import Ledger
-from kubeproxy.errors import Drifted
-from kubeproxy.facts.ids import Protocol, ServicePortId
-from kubeproxy.testing.fake_xtables import FakeXtables
+from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
+from kubeproxy.sync.ledger import Ledger
 
 JUMPS = (
     (Jump("nat", "PREROUTING", "-m comment --comment portals -j KUBE-TOP"), Position.FIRST),
@@ -229,7 +229,7 @@ async def test_batches_are_bounded_and_keep_owners_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """iptables-nft gets several restores at a cold start; each service is whole in one."""
-    monkeypatch.setattr("kubeproxy.backends.netfilter.sink.NFT_BATCH_LINES", 10)
+    monkeypatch.setattr("kubeproxy.modes.netfilter.sinks.rules.NFT_BATCH_LINES", 10)
     proxy = Proxy(FakeXtables(is_nft=True))
     names = [f"s{number:02}" for number in range(20)]
     proxy.want(SCAFFOLD, scaffold())
@@ -267,7 +267,7 @@ async def test_any_history_ends_like_a_fresh_start(
 ) -> None:
     """Incremental edits, resyncs in between and bounded batches all lead to the same tables."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kubeproxy.backends.netfilter.sink.NFT_BATCH_LINES", limit)
+        patch.setattr("kubeproxy.modes.netfilter.sinks.rules.NFT_BATCH_LINES", limit)
         proxy = await started("a", "c")
         final = {"a": 1, "c": 1}
         for number, (name, count) in enumerate(steps):
@@ -331,7 +331,7 @@ async def test_a_stray_chain_is_taken_in_or_removed(
     limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody emptied a top: its ends lead nowhere and look like nobody's, but are wanted."""
-    monkeypatch.setattr("kubeproxy.backends.netfilter.sink.NFT_BATCH_LINES", limit)
+    monkeypatch.setattr("kubeproxy.modes.netfilter.sinks.rules.NFT_BATCH_LINES", limit)
     proxy = Proxy(FakeXtables())
     proxy.sink = NetfilterSink(proxy.tables, GROUPED)
     for name in "abc":

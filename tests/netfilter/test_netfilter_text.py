@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeproxy.backends.netfilter.canonical import canonical_rule
-from kubeproxy.backends.netfilter.items import Rules, rules
-from kubeproxy.backends.netfilter.text import (
+from kubeproxy.modes.netfilter.items import Rules, rules
+from kubeproxy.modes.netfilter.rules.canonical import canonical_rule
+from kubeproxy.modes.netfilter.rules.text import (
     TableText,
     complaint,
     excerpt,

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.backends.netfilter.tools import (
+from kubeproxy.errors import Busy, Drifted, ToolMissing
+from kubeproxy.facts.ids import Family
+from kubeproxy.kernel.exec import package_of, run_tool
+from kubeproxy.kernel.xtables_lock import held_lock, lock_holder, parse_locks
+from kubeproxy.modes.netfilter.sinks.tools import (
     Version,
     command_wait_flags,
     parse_version,
     programs,
     restore_wait_flags,
 )
-from kubeproxy.errors import Busy, Drifted, ToolMissing
-from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.exec import package_of, run_tool
-from kubeproxy.kernel.xtables_lock import held_lock, lock_holder, parse_locks
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.backends.netfilter.refusal import RestoreRefused
-from kubeproxy.backends.netfilter.xtables import Xtables
+from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import Busy, KernelError, ToolMissing
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.xtables_lock import LOCK_FILE
-from kubeproxy.testing.scratch import scratch_namespace
+from kubeproxy.modes.netfilter.compile.refusals import RestoreRefused
+from kubeproxy.modes.netfilter.sinks.xtables import Xtables
 
 EMPTY = "*nat\nCOMMIT\n"
 

@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
-from kubeproxy.kernel import nfacct
+from kpctl.places.scratch import scratch_namespace
 from kubeproxy.kernel.netlink import codec
-from kubeproxy.testing.scratch import scratch_namespace
+from kubeproxy.kernel.nfacct import table as nfacct
 
 
 def test_a_request_names_the_counter() -> None:

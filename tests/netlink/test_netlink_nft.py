@@ -7,8 +7,9 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeproxy.kernel.netlink import codec, nft
+from kubeproxy.kernel.netlink import codec
 from kubeproxy.kernel.netlink.codec import Failure, Message, iter_attrs, iter_messages, parse_attrs
+from kubeproxy.kernel.nftables import wire as nft
 
 
 def sent(batch: nft.Batch) -> list[Message]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kubeproxy.testing.scratch import scratch_namespace
+from kpctl.places.scratch import scratch_namespace
 
 
 @pytest.fixture

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.builders import endpoint, node, plans, service
+from tests.support.nft_tracer import rendered
 
-from kubeproxy.backends.nftables import codec, types
-from kubeproxy.backends.nftables.names import layout_of
-from kubeproxy.backends.nftables.scaffold import scaffold, set_specs
-from kubeproxy.backends.nftables.types import Chain, Rule
 from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.netlink import nft
 from kubeproxy.kernel.netlink.codec import Message, attr_be32, attr_str, iter_messages
-from kubeproxy.testing.builders import endpoint, node, plans, service
-from kubeproxy.testing.nft_tracer import rendered
+from kubeproxy.kernel.nftables import wire as nft
+from kubeproxy.modes.nftables import items as types
+from kubeproxy.modes.nftables.compile import codec
+from kubeproxy.modes.nftables.items import Chain, Rule
+from kubeproxy.modes.nftables.names import layout_of
+from kubeproxy.modes.nftables.scaffold import scaffold, set_specs
 
 
 def all_rules(family: Family) -> set[Rule]:

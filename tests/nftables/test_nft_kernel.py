@@ -8,20 +8,20 @@ import subprocess
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from tests.support.builders import endpoint, node, plans, port, service
+from tests.support.worlds import SERVICE_CIDRS, address
 
-from kubeproxy.backends.base import SCAFFOLD, Item, ModeOptions, Owner, Value
-from kubeproxy.backends.nftables.backend import MODE, NftablesBackend
-from kubeproxy.backends.nftables.names import TABLE_NAME, layout_of
-from kubeproxy.core.ledger import Ledger
 from kubeproxy.errors import Drifted, Rejected
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.service import ServiceFacts
-from kubeproxy.kernel.netlink import nft
-from kubeproxy.kernel.netlink.nft_socket import NftSocket
-from kubeproxy.testing.builders import endpoint, node, plans, port, service
-from kubeproxy.testing.worlds import SERVICE_CIDRS, address
+from kubeproxy.kernel.nftables import wire as nft
+from kubeproxy.kernel.nftables.table import NftSocket
+from kubeproxy.modes.base import SCAFFOLD, Item, ModeOptions, Owner, Value
+from kubeproxy.modes.nftables.mode import MODE, NftablesBackend
+from kubeproxy.modes.nftables.names import TABLE_NAME, layout_of
+from kubeproxy.sync.ledger import Ledger
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("namespace")]
 families = pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
 import pytest
+from tests.support.builders import endpoint, node, plan, port, service
 
-from kubeproxy.backends.base import Change, ModeOptions
-from kubeproxy.backends.nftables.backend import NftablesBackend
-from kubeproxy.backends.nftables.localhost import ListenerItem, LocalhostSink, listener_items
-from kubeproxy.backends.nftables.relay import Address, Picker, Target
+from kpctl.places.scratch import scratch_namespace
 from kubeproxy.facts.ids import Family, Protocol
-from kubeproxy.testing.builders import endpoint, node, plan, port, service
-from kubeproxy.testing.scratch import scratch_namespace
+from kubeproxy.modes.base import Change, ModeOptions
+from kubeproxy.modes.nftables.mode import NftablesBackend
+from kubeproxy.modes.nftables.sinks.localhost import ListenerItem, LocalhostSink, listener_items
+from kubeproxy.modes.nftables.sinks.relay import Address, Picker, Target
 
 PODS = [endpoint("10.244.1.1", 8080, local=True), endpoint("10.244.1.2", 8080)]
 

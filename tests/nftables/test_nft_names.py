@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.builders import endpoint
 
-from kubeproxy.backends.nftables import names
-from kubeproxy.backends.nftables.scaffold import BASE_CHAINS, SCAFFOLD_CHAINS
 from kubeproxy.facts.ids import Protocol, ServicePortId
-from kubeproxy.testing.builders import endpoint
+from kubeproxy.modes.nftables import names
+from kubeproxy.modes.nftables.scaffold import BASE_CHAINS, SCAFFOLD_CHAINS
 
 
 @pytest.mark.parametrize(

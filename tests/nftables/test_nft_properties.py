@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from tests.support.fake_nft import FakeNft
+from tests.support.nft_tracer import ItemTracer
+from tests.support.worlds import World, sources, worlds
 
-from kubeproxy.backends.base import SCAFFOLD, Batch, Item, Owner, Value
-from kubeproxy.backends.nftables.names import layout_of
-from kubeproxy.backends.nftables.render import render
-from kubeproxy.backends.nftables.scaffold import scaffold
-from kubeproxy.backends.nftables.sink import read_table
-from kubeproxy.backends.nftables.transactions import compile_transactions
-from kubeproxy.core.ledger import Ledger
+from kpctl.flows.trace import Arrival, Traced
 from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.netlink import nft
+from kubeproxy.kernel.nftables import wire as nft
+from kubeproxy.modes.base import SCAFFOLD, Batch, Item, Owner, Value
+from kubeproxy.modes.nftables.compile.transactions import compile_transactions
+from kubeproxy.modes.nftables.names import layout_of
+from kubeproxy.modes.nftables.render import render
+from kubeproxy.modes.nftables.scaffold import scaffold
+from kubeproxy.modes.nftables.sinks.table import read_table
 from kubeproxy.plan.types import FrontendKind
-from kubeproxy.testing.fake_nft import FakeNft
-from kubeproxy.testing.flow_trace import Arrival, Traced
-from kubeproxy.testing.nft_tracer import ItemTracer
-from kubeproxy.testing.worlds import World, sources, worlds
+from kubeproxy.sync.ledger import Ledger
 
 MARK = 0x4000
 SMALL = 600

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from kubeproxy.backends.base import SCAFFOLD, Fragment
-from kubeproxy.backends.nftables import names
-from kubeproxy.backends.nftables.describe import describe, format_element
-from kubeproxy.backends.nftables.names import layout_of
-from kubeproxy.backends.nftables.render import render
-from kubeproxy.backends.nftables.text import format_rule
-from kubeproxy.backends.nftables.types import (
+from tests.support.builders import endpoint, node, plans, port, service
+
+from kubeproxy.facts.ids import Family, Protocol, ServicePortId
+from kubeproxy.facts.node import NodeFacts
+from kubeproxy.facts.service import ServiceFacts
+from kubeproxy.modes.base import SCAFFOLD, Fragment
+from kubeproxy.modes.nftables import names
+from kubeproxy.modes.nftables.describe import describe, format_element
+from kubeproxy.modes.nftables.items import (
     Chain,
     ChainItem,
     Element,
@@ -18,10 +20,9 @@ from kubeproxy.backends.nftables.types import (
     SetItem,
     SetSpec,
 )
-from kubeproxy.facts.ids import Family, Protocol, ServicePortId
-from kubeproxy.facts.node import NodeFacts
-from kubeproxy.facts.service import ServiceFacts
-from kubeproxy.testing.builders import endpoint, node, plans, port, service
+from kubeproxy.modes.nftables.names import layout_of
+from kubeproxy.modes.nftables.render import render
+from kubeproxy.modes.nftables.rules.text import format_rule
 
 MARK = 0x4000
 LOCAL = endpoint("10.244.1.1", 8080, local=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.builders import node
 
-from kubeproxy.backends.nftables.names import layout_of, pack_address
-from kubeproxy.backends.nftables.scaffold import BASE_CHAINS, scaffold, set_specs
-from kubeproxy.backends.nftables.text import format_rule
-from kubeproxy.backends.nftables.types import Chain, ChainItem, ElementItem, SetItem
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts
-from kubeproxy.testing.builders import node
+from kubeproxy.modes.nftables.items import Chain, ChainItem, ElementItem, SetItem
+from kubeproxy.modes.nftables.names import layout_of, pack_address
+from kubeproxy.modes.nftables.rules.text import format_rule
+from kubeproxy.modes.nftables.scaffold import BASE_CHAINS, scaffold, set_specs
 
 
 def rules_of(on: NodeFacts, chain: str, mark: int = 0x4000) -> list[str]:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.testing.api_admin import endpoint_slice, service
-from kubeproxy.testing.fake_api import FakeApi
-from kubeproxy.testing.real_api_build import NoGo, built
+from kpctl.apiserver.admin import endpoint_slice, service
+from kpctl.apiserver.build import NoGo, built
+from kpctl.apiserver.small import FakeApi
 
 pytestmark = [pytest.mark.api, pytest.mark.kernel, pytest.mark.timeout(900)]
 

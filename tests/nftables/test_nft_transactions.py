@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from tests.support.builders import endpoint, endpoint_slice, node, plans, service
+from tests.support.fake_backend import FakeClock, FakeConntrack, Heard
+from tests.support.fake_nft import FakeNft
 
-from kubeproxy.backends.base import SCAFFOLD, Batch, Item, ModeOptions, Owner, Value
-from kubeproxy.backends.nftables import blame, monitor, names
-from kubeproxy.backends.nftables.backend import NftablesBackend
-from kubeproxy.backends.nftables.names import layout_of
-from kubeproxy.backends.nftables.render import render
-from kubeproxy.backends.nftables.scaffold import scaffold
-from kubeproxy.backends.nftables.sink import TableSink, is_adoptable, join_slots, read_table
-from kubeproxy.backends.nftables.support import require_kernel
-from kubeproxy.backends.nftables.transactions import compile_transactions
-from kubeproxy.backends.nftables.types import Pool, SetSpec
-from kubeproxy.core.ledger import Ledger
-from kubeproxy.engine import Engine
 from kubeproxy.errors import Drifted, Rejected, Unsupported
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family, ServiceName
-from kubeproxy.kernel.netlink import nft
-from kubeproxy.testing.builders import endpoint, endpoint_slice, node, plans, service
-from kubeproxy.testing.fake_backend import FakeClock, FakeConntrack, Heard
-from kubeproxy.testing.fake_nft import FakeNft
+from kubeproxy.kernel.nftables import wire as nft
+from kubeproxy.modes.base import SCAFFOLD, Batch, Item, ModeOptions, Owner, Value
+from kubeproxy.modes.nftables import names
+from kubeproxy.modes.nftables.check import require_kernel
+from kubeproxy.modes.nftables.compile import refusals as blame
+from kubeproxy.modes.nftables.compile.transactions import compile_transactions
+from kubeproxy.modes.nftables.items import Pool, SetSpec
+from kubeproxy.modes.nftables.mode import NftablesBackend
+from kubeproxy.modes.nftables.names import layout_of
+from kubeproxy.modes.nftables.render import render
+from kubeproxy.modes.nftables.scaffold import scaffold
+from kubeproxy.modes.nftables.sinks import monitor
+from kubeproxy.modes.nftables.sinks.table import TableSink, is_adoptable, join_slots, read_table
+from kubeproxy.sync.engine import Engine
+from kubeproxy.sync.ledger import Ledger
 
 LAYOUT = layout_of(Family.IPV4)
 MARK = 0x4000

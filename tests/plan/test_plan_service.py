@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from tests.support.builders import endpoint, node, plan, plans, port, service
+
 from kubeproxy.facts.ids import Protocol
 from kubeproxy.facts.node import LocalDetector
 from kubeproxy.plan.types import FrontendKind, Masquerade, PoolName, Verdict
-from kubeproxy.testing.builders import endpoint, node, plan, plans, port, service
 
 HERE = endpoint("10.244.1.5", local=True)
 THERE = endpoint("10.244.2.5")

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.builders import NODE, endpoint, node, plan, service
 
 from kubeproxy.facts.endpoint import Endpoint
-from kubeproxy.plan.endpoints import (
-    LOCAL_TERMINATING_FALLBACK,
-    READY,
-    TERMINATING_FALLBACK,
-)
-from kubeproxy.testing.builders import NODE, endpoint, node, plan, service
+from kubeproxy.plan.endpoints import LOCAL_TERMINATING_FALLBACK, READY, TERMINATING_FALLBACK
 
 LR = endpoint("10.0.0.1", local=True)
 XR = endpoint("10.0.0.2")

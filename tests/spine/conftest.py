@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.support.host import PATIENCE_SECONDS, PROGRAMS, Host
 
-from kubeproxy.testing.host import PATIENCE_SECONDS, PROGRAMS, Host
-from kubeproxy.testing.private_network import PrivateNetwork
+from kpctl.places.network import PrivateNetwork
 
 Run = Callable[[Sequence[str]], subprocess.CompletedProcess[str]]
 

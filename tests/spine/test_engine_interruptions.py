@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from tests.support.api_objects import service_object, slice_object
+from tests.support.fake_backend import FakeBackend, FakeKernel, FakeSink, Route
+from tests.support.spine import Spine
 
-from kubeproxy.backends.base import Batch, Change
 from kubeproxy.facts.ids import Family
-from kubeproxy.testing.api_objects import service_object, slice_object
-from kubeproxy.testing.fake_backend import FakeBackend, FakeKernel, FakeSink, Route
-from kubeproxy.testing.spine import Spine
+from kubeproxy.modes.base import Batch, Change
 
 ROUTE = Route("10.96.0.10", 80, "TCP")
 

@@ -7,15 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from kubeproxy.api import objects
-from kubeproxy.api.source import Object
-from kubeproxy.backends.base import Item, Value
-from kubeproxy.errors import KernelError
-from kubeproxy.facts.ids import Family
-from kubeproxy.testing.fake_backend import FakeKernel
-from kubeproxy.testing.spine import Spine, delete
-from kubeproxy.testing.strategies import (
+from tests.support.fake_backend import FakeKernel
+from tests.support.spine import Spine, delete
+from tests.support.strategies import (
     RunRound,
     Step,
     final_objects,
@@ -23,6 +17,12 @@ from kubeproxy.testing.strategies import (
     objects_of_any_kind,
     services,
 )
+
+from kubeproxy.api import objects
+from kubeproxy.api.source import Object
+from kubeproxy.errors import KernelError
+from kubeproxy.facts.ids import Family
+from kubeproxy.modes.base import Item, Value
 
 State = Mapping[Family, Mapping[Item, Value]]
 Kernels = Mapping[Family, FakeKernel]

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.api_objects import node_object, service_cidr_object, service_object, slice_object
+from tests.support.builders import NODE
+from tests.support.fake_backend import Route
+from tests.support.spine import Spine, delete, upsert
 
 from kubeproxy.api import objects
 from kubeproxy.api.source import Delete, Kind, Synced, Undecodable
 from kubeproxy.facts.ids import Family, ServiceName
-from kubeproxy.testing.api_objects import (
-    node_object,
-    service_cidr_object,
-    service_object,
-    slice_object,
-)
-from kubeproxy.testing.builders import NODE
-from kubeproxy.testing.fake_backend import Route
-from kubeproxy.testing.spine import Spine, delete, upsert
 
 V4, V6 = Family.IPV4, Family.IPV6
 WEB = ServiceName("default", "web")

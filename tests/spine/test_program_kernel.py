@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.support.host import PROGRAMS, Host
 
-from kubeproxy.backends.registry import mode_names
-from kubeproxy.testing.host import PROGRAMS, Host
+from kubeproxy.modes.registry import mode_names
 
 pytestmark = pytest.mark.kernel
 

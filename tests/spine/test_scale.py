@@ -12,13 +12,13 @@ from types import FrameType
 
 from msgspec import Struct
 from msgspec.structs import replace
+from tests.support.api_objects import node_object, slice_object
+from tests.support.bulk import fill, service_addresses, service_of, slice_of
+from tests.support.fake_backend import Listed
+from tests.support.spine import Spine, delete, upsert
 
 from kubeproxy.api.source import Event
 from kubeproxy.facts.ids import Family
-from kubeproxy.testing.api_objects import node_object, slice_object
-from kubeproxy.testing.bulk import fill, service_addresses, service_of, slice_of
-from kubeproxy.testing.fake_backend import Listed
-from kubeproxy.testing.spine import Spine, delete, upsert
 
 SIZES = (1_000, 10_000, 50_000)
 ENDPOINTS = 10

@@ -9,7 +9,7 @@ from kubeproxy.config.types import KubeProxyConfiguration
 from kubeproxy.errors import ConfigError, Unsupported
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import DetectorKind, LocalDetector
-from kubeproxy.startup import (
+from kubeproxy.run.startup import (
     FamilyProblem,
     NodeIdentity,
     choose_families,

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeproxy.facts.ids import Family
-from kubeproxy.report import RoundReport
 from kubeproxy.status.exposition import PROTOBUF, format_go_float, negotiate
 from kubeproxy.status.metrics import Metrics
+from kubeproxy.sync.report import RoundReport
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubeproxy.facts.ids import Family
-from kubeproxy.status.gotime import (
+from kubeproxy.go.time import (
     format_http_date,
     format_rfc3339_micro,
     format_rfc3339_nano,

@@ -9,6 +9,7 @@ import socket
 import msgspec
 import pytest
 import yaml
+from tests.support.loopback import Reply, ask, running, serving
 
 from kubeproxy.facts.ids import Family
 from kubeproxy.status.debug_pages import DebugPages
@@ -19,7 +20,6 @@ from kubeproxy.status.metrics import Metrics
 from kubeproxy.status.metrics_server import METRICS_ROLE, Pages, metrics_handler
 from kubeproxy.status.pprof import Profile
 from kubeproxy.status.zpages import RunningVersion
-from kubeproxy.testing.loopback import Reply, ask, running, serving
 
 TEXT = "text/plain; charset=utf-8"
 STARTED_NS = 1_794_744_000 * 10**9

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kubeproxy.facts.ids import Family
-from kubeproxy.report import Failure, Measure, RoundReport
 from kubeproxy.status.metrics import Metrics
+from kubeproxy.sync.report import Failure, Measure, RoundReport
 
 GOLDEN = Path(__file__).parent / "golden"
 V4, V6 = Family.IPV4, Family.IPV6

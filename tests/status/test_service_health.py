@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import pytest
+from tests.support.loopback import ask, exchange, free_port, parse_reply
 
 from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.status.event_series import EventRequest
 from kubeproxy.status.events import Recorder
 from kubeproxy.status.probe_http import ProbeProtocol
 from kubeproxy.status.service_health import HealthPort, ServiceHealth
-from kubeproxy.testing.loopback import ask, exchange, free_port, parse_reply
 
 WEB, LB = ServiceName("web", "pub-local"), ServiceName("default", "lb1")
 NOON_NS = 1_794_744_000 * 10**9

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-
-from kubeproxy.testing.userspace_kit import Proxy, Servers, running
+from tests.support.userspace_kit import Proxy, Servers, running
 
 
 @pytest.fixture

@@ -10,19 +10,19 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from tests.support.builders import endpoint, endpoint_slice, node, port, service
+from tests.support.fake_backend import FakeClock, Heard
 
-from kubeproxy.backends.base import ModeOptions
-from kubeproxy.backends.registry import load_mode
-from kubeproxy.backends.userspace.backend import UserspaceBackend
-from kubeproxy.engine import Engine
+from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import Unsupported
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.kernel.netlink.conntrack import ConntrackTable, clean_udp
+from kubeproxy.kernel.conntrack.table import ConntrackTable, clean_udp
+from kubeproxy.modes.base import ModeOptions
+from kubeproxy.modes.registry import load_mode
+from kubeproxy.modes.userspace.mode import UserspaceBackend
 from kubeproxy.plan.conntrack import StaleRules, is_stale, pack_socket
-from kubeproxy.testing.builders import endpoint, endpoint_slice, node, port, service
-from kubeproxy.testing.fake_backend import FakeClock, Heard
-from kubeproxy.testing.scratch import scratch_namespace
+from kubeproxy.sync.engine import Engine
 
 pytestmark = pytest.mark.kernel
 

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeproxy.backends.userspace.balance import MOST_CLIENTS, Balancer, Target
+from kubeproxy.modes.userspace.carrier.balance import MOST_CLIENTS, Balancer, Target
 
 A, B, C = (Target(f"10.0.0.{n}", 80) for n in (1, 2, 3))
 

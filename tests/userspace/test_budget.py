@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kubeproxy.backends.userspace.carrier.budget import RESERVED, Budget, Complaints
+from kubeproxy.modes.userspace.carrier.budget import RESERVED, Budget, Complaints
 
 
 def fill(budget: Budget, held: dict[str, int], names: tuple[str, ...]) -> None:

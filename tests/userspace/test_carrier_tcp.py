@@ -11,8 +11,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from kubeproxy.backends.userspace.balance import Target
-from kubeproxy.testing.userspace_kit import HERE, Proxy, Servers, close
+from tests.support.userspace_kit import HERE, Proxy, Servers, close
+
+from kubeproxy.modes.userspace.carrier.balance import Target
 
 MEGABYTE = 1 << 20
 

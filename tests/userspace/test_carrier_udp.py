@@ -6,9 +6,10 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from kubeproxy.backends.userspace.balance import Target
+from tests.support.userspace_kit import HERE, IDLE_SECONDS, Proxy, Servers, running
+
 from kubeproxy.facts.ids import Protocol
-from kubeproxy.testing.userspace_kit import HERE, IDLE_SECONDS, Proxy, Servers, running
+from kubeproxy.modes.userspace.carrier.balance import Target
 
 
 class Client:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from kubeproxy.backends.userspace.flows import stale_portal_flows
-from kubeproxy.backends.userspace.types import Learned, Listener
+from tests.support.builders import endpoint, node, plan, port, service
+
 from kubeproxy.facts.ids import Protocol
+from kubeproxy.modes.userspace.items import Learned, Listener
+from kubeproxy.modes.userspace.rules.flows import stale_portal_flows
 from kubeproxy.plan.conntrack import is_stale, pack_socket
 from kubeproxy.plan.types import PoolName, ServicePlan
-from kubeproxy.testing.builders import endpoint, node, plan, port, service
 
 NODE = node(addresses=("10.244.1.1", "127.0.0.1", "192.0.2.10"))
 VIP = pack_socket("10.96.0.10", 53)

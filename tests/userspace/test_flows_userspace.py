@@ -15,10 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from kubeproxy.facts.ids import Protocol
-from kubeproxy.lab.cluster import Lab
-from kubeproxy.lab.topology import Topology, parse_topology
-from kubeproxy.testing.flow import (
+from kpctl.flows.flow import (
     OTHERWISE,
     Apply,
     Check,
@@ -29,10 +26,13 @@ from kubeproxy.testing.flow import (
     SwitchMode,
     load_flow,
 )
-from kubeproxy.testing.flow_lab import LabRunner
-from kubeproxy.testing.flow_objects import World
-from kubeproxy.testing.flow_run import families_of
-from kubeproxy.testing.flow_text import Expected
+from kpctl.flows.lab_run import LabRunner
+from kpctl.flows.objects import World
+from kpctl.flows.run import families_of
+from kpctl.flows.text import Expected
+from kpctl.lab.cluster import Lab
+from kpctl.lab.topology import Topology, parse_topology
+from kubeproxy.facts.ids import Protocol
 
 pytestmark = pytest.mark.kernel
 

@@ -15,18 +15,18 @@ from typing import TypeAlias
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.builders import endpoint, endpoint_slice, node, port, service
+from tests.support.fake_backend import FakeClock, FakeConntrack, Heard
+from tests.support.fake_xtables import FakeXtables
 
-from kubeproxy.backends.base import Item, ModeOptions, Value
-from kubeproxy.backends.netfilter.sink import NetfilterSink
-from kubeproxy.backends.userspace.backend import UserspaceBackend
-from kubeproxy.backends.userspace.scaffold import SCOPE
-from kubeproxy.engine import Engine
+from kpctl.places.scratch import scratch_namespace
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
 from kubeproxy.facts.service import ServiceFacts
-from kubeproxy.testing.builders import endpoint, endpoint_slice, node, port, service
-from kubeproxy.testing.fake_backend import FakeClock, FakeConntrack, Heard
-from kubeproxy.testing.fake_xtables import FakeXtables
-from kubeproxy.testing.scratch import scratch_namespace
+from kubeproxy.modes.base import Item, ModeOptions, Value
+from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
+from kubeproxy.modes.userspace.mode import UserspaceBackend
+from kubeproxy.modes.userspace.scaffold import SCOPE
+from kubeproxy.sync.engine import Engine
 
 NODE_IP = "192.0.2.10"
 NAMES = ("default/a", "default/b", "default/c")

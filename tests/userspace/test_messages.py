@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeproxy.backends.userspace.balance import Target
-from kubeproxy.backends.userspace.messages import (
+from kubeproxy.modes.userspace.carrier.balance import Target
+from kubeproxy.modes.userspace.carrier.messages import (
     Answer,
     Balance,
     Close,

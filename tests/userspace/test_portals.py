@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from msgspec.structs import replace
+from tests.support.builders import endpoint, node, plan, port, service
 
-from kubeproxy.backends.base import Fragment
-from kubeproxy.backends.netfilter.items import Jump, Position, Rules, Section
-from kubeproxy.backends.userspace.balance import Target
-from kubeproxy.backends.userspace.messages import Balance
-from kubeproxy.backends.userspace.render import claim_of, render_items
-from kubeproxy.backends.userspace.scaffold import identify, scaffold_items
-from kubeproxy.backends.userspace.types import Claim, Learned, Listener, PortalOptions
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts
 from kubeproxy.facts.service import ServiceFacts
+from kubeproxy.modes.base import Fragment
+from kubeproxy.modes.netfilter.items import Jump, Position, Rules, Section
+from kubeproxy.modes.userspace.carrier.balance import Target
+from kubeproxy.modes.userspace.carrier.messages import Balance
+from kubeproxy.modes.userspace.items import Claim, Learned, Listener, PortalOptions
+from kubeproxy.modes.userspace.render import claim_of, render_items
+from kubeproxy.modes.userspace.scaffold import identify, scaffold_items
 from kubeproxy.plan.types import PoolName, ServicePlan
-from kubeproxy.testing.builders import endpoint, node, plan, port, service
 
 NODE = node(addresses=("127.0.0.1", "192.0.2.10"))
 ANYWHERE = PortalOptions("0.0.0.0")

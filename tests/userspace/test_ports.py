@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kubeproxy.backends.userspace.ports import ANY_PORT, PortAllocator, PortRange, parse_port_range
 from kubeproxy.errors import ConfigError, Rejected
+from kubeproxy.modes.userspace.sinks.ports import (
+    ANY_PORT,
+    PortAllocator,
+    PortRange,
+    parse_port_range,
+)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 
-from kubeproxy.backends.userspace.carrier.reactor import Reactor, Timeouts
+from kubeproxy.modes.userspace.carrier.reactor import Reactor, Timeouts
 
 
 class Clock:

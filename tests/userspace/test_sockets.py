@@ -8,15 +8,15 @@ import signal
 import socket
 
 import pytest
+from tests.support.userspace_kit import HERE, IDLE_SECONDS, Proxy, Servers, listener, running
 
-from kubeproxy.backends.base import Batch, Change
-from kubeproxy.backends.userspace.messages import Balance
-from kubeproxy.backends.userspace.ports import PortRange
-from kubeproxy.backends.userspace.supervisor import Supervisor
-from kubeproxy.backends.userspace.types import Claim
 from kubeproxy.errors import Drifted, Rejected
 from kubeproxy.facts.ids import Protocol, ServicePortId
-from kubeproxy.testing.userspace_kit import HERE, IDLE_SECONDS, Proxy, Servers, listener, running
+from kubeproxy.modes.base import Batch, Change
+from kubeproxy.modes.userspace.carrier.messages import Balance
+from kubeproxy.modes.userspace.items import Claim
+from kubeproxy.modes.userspace.sinks.ports import PortRange
+from kubeproxy.modes.userspace.sinks.supervisor import Supervisor
 
 FIRST = ServicePortId("default", "a", "", Protocol.TCP)
 SECOND = ServicePortId("default", "b", "", Protocol.TCP)

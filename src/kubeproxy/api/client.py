@@ -15,12 +15,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
-from kubeproxy.api.access import Access
-from kubeproxy.api.credentials import Credentials, Login
+from kubeproxy.api.auth.access import Access
+from kubeproxy.api.auth.credentials import Credentials, Login
+from kubeproxy.api.auth.proxy import choose_proxy
 from kubeproxy.api.limits import DEFAULT_BURST, DEFAULT_QPS, TokenBucket
 from kubeproxy.api.observer import Observer, SilentObserver
 from kubeproxy.api.problems import TOO_MANY_REQUESTS, Unauthorized, problem
-from kubeproxy.api.proxy import choose_proxy
 from kubeproxy.api.transport import Answer, HttpSettings, HttpTransport, Request, Transport
 from kubeproxy.api.watch import Status, decode_status
 from kubeproxy.errors import ApiError, Expired

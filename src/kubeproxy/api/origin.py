@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from kubeproxy.api.api_source import ApiSource
+from kubeproxy.api.auth.credentials import find_access
 from kubeproxy.api.client import Client, ClientSettings, connect
-from kubeproxy.api.credentials import find_access
 from kubeproxy.api.events import ApiEventPoster
-from kubeproxy.api.measure import LateObserver, MetricObserver, MetricTable
 from kubeproxy.api.node import NodeFinder
 from kubeproxy.api.objects import Node
 from kubeproxy.config.command import Settings
 from kubeproxy.logs import get_logger
+from kubeproxy.status.api_client import LateObserver, MetricObserver, MetricTable
 
 logger = get_logger(__name__)
 

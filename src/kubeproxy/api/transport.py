@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from kubeproxy.api.credentials import Login
+from kubeproxy.api.auth.credentials import Login
 from kubeproxy.api.observer import Observer
 from kubeproxy.errors import Unavailable
 from kubeproxy.version import KUBERNETES_VERSION, PACKAGE_VERSION

@@ -25,9 +25,9 @@ from kubeproxy.config.types import KubeProxyConfiguration, LoggingConfiguration
 from kubeproxy.config.usage import help_text, usage_text
 from kubeproxy.config.validate import unrunnable, validate, validate_logging
 from kubeproxy.errors import ConfigError
+from kubeproxy.go.quoting import quote
 from kubeproxy.logs import Entry, LogOptions, Severity, setup_logging, write_entry
 from kubeproxy.logs.entry import format_json, format_text
-from kubeproxy.logs.quoting import quote
 from kubeproxy.version import KUBERNETES_VERSION
 
 PROGRAM = "kube-proxy"

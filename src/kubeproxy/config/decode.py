@@ -14,8 +14,6 @@ from typing import Annotated, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from kubeproxy.config.document import json_type, read_document
-from kubeproxy.config.duration import Duration, parse_duration
-from kubeproxy.config.quantity import Quantity, parse_quantity
 from kubeproxy.config.types import (
     FlushFrequency,
     FormatOptions,
@@ -26,7 +24,9 @@ from kubeproxy.config.types import (
     VModuleItem,
 )
 from kubeproxy.errors import ConfigError
-from kubeproxy.logs.quoting import quote
+from kubeproxy.go.duration import Duration, parse_duration
+from kubeproxy.go.quantity import Quantity, parse_quantity
+from kubeproxy.go.quoting import quote
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 # Absent from a file these are empty, not the flags' defaults: they follow `bindAddress` later.

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 import msgspec
 
-from kubeproxy.config.gotext import split_host_port
 from kubeproxy.config.types import (
     IPTABLES,
     NFTABLES,
@@ -22,6 +21,7 @@ from kubeproxy.config.types import (
 )
 from kubeproxy.facts.address import join_host_port, parse_ip
 from kubeproxy.facts.ids import Family
+from kubeproxy.go.text import split_host_port
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 

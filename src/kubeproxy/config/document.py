@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kubeproxy.config.goyaml import YamlError, parse_yaml
 from kubeproxy.config.types import API_VERSION, KIND
 from kubeproxy.errors import ConfigError
-from kubeproxy.logs.quoting import quote
+from kubeproxy.go.quoting import quote
+from kubeproxy.go.yaml import YamlError, parse_yaml
 
 _SCHEME = "pkg/proxy/apis/config/scheme/scheme.go:29"
 _KIND_STRUCT = (

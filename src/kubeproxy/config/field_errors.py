@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from kubeproxy.config.duration import Duration, format_duration
 from kubeproxy.config.types import FlushFrequency
-from kubeproxy.logs.quoting import quote
+from kubeproxy.go.duration import Duration, format_duration
+from kubeproxy.go.quoting import quote
 
 Shown = str | int | float | Duration | FlushFrequency | Sequence[str] | Mapping[str, bool]
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 import msgspec
 
 from kubeproxy.config import kinds
-from kubeproxy.config.duration import Duration
 from kubeproxy.config.kinds import Kind, Value
+from kubeproxy.go.duration import Duration
 
 GENERAL = "General"
 API_SERVER = "API server"

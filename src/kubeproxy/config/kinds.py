@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from kubeproxy.config import gotext
-from kubeproxy.config.duration import Duration, format_duration, parse_duration
-from kubeproxy.config.quantity import Quantity, parse_quantity
 from kubeproxy.config.types import VModuleItem
 from kubeproxy.facts.address import parse_ip
-from kubeproxy.logs.quoting import quote
+from kubeproxy.go import text as gotext
+from kubeproxy.go.duration import Duration, format_duration, parse_duration
+from kubeproxy.go.quantity import Quantity, parse_quantity
+from kubeproxy.go.quoting import quote
 from kubeproxy.version import KUBERNETES_VERSION
 
 Value = (

@@ -16,19 +16,13 @@ import msgspec
 from kubeproxy.config import kinds
 from kubeproxy.config.decode import decode_config
 from kubeproxy.config.defaults import append_port, apply_defaults, complete_platform, set_path
-from kubeproxy.config.duration import Duration
 from kubeproxy.config.field_errors import join_errors
 from kubeproxy.config.flags import EXTENSION_FLAGS, UPSTREAM_FLAGS, Extensions, Flag
 from kubeproxy.config.gates import FeatureGates, resolve_gates
 from kubeproxy.config.parse import ParsedFlags
-from kubeproxy.config.types import (
-    IPVS,
-    KubeProxyConfiguration,
-    Selected,
-    selected,
-    with_selected,
-)
+from kubeproxy.config.types import IPVS, KubeProxyConfiguration, Selected, selected, with_selected
 from kubeproxy.errors import ConfigError
+from kubeproxy.go.duration import Duration
 
 
 class Note(msgspec.Struct, frozen=True):

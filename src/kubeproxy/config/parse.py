@@ -13,7 +13,7 @@ import msgspec
 from kubeproxy.config.flags import ALL_FLAGS, FLAGS, SHORTHANDS, Flag
 from kubeproxy.config.kinds import Value
 from kubeproxy.errors import ConfigError
-from kubeproxy.logs.quoting import quote
+from kubeproxy.go.quoting import quote
 
 
 class FlagError(ConfigError):

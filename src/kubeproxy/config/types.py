@@ -16,8 +16,8 @@ from typing import Annotated
 
 import msgspec
 
-from kubeproxy.config.duration import Duration
-from kubeproxy.config.quantity import Quantity
+from kubeproxy.go.duration import Duration
+from kubeproxy.go.quantity import Quantity
 
 GROUP = "kubeproxy.config.k8s.io"
 API_VERSION = f"{GROUP}/v1alpha1"

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from kubeproxy.config.flags import ALL_FLAGS, Flag
 from kubeproxy.config.gates import describe_gates
-from kubeproxy.logs.quoting import quote
+from kubeproxy.go.quoting import quote
 
 _DESCRIPTION = """\
 The Kubernetes network proxy runs on each node. It makes the Services of the Kubernetes API

@@ -9,10 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from kubeproxy.config.duration import Duration
 from kubeproxy.config.field_errors import FieldError, invalid, join_errors
 from kubeproxy.config.gates import FeatureGates, resolve_gates
-from kubeproxy.config.gotext import split_host_port
 from kubeproxy.config.types import (
     IPTABLES,
     IPVS,
@@ -23,7 +21,9 @@ from kubeproxy.config.types import (
     LoggingConfiguration,
 )
 from kubeproxy.facts.address import parse_cidr, parse_ip
-from kubeproxy.logs.quoting import quote
+from kubeproxy.go.duration import Duration
+from kubeproxy.go.quoting import quote
+from kubeproxy.go.text import split_host_port
 from kubeproxy.version import KUBERNETES_VERSION
 
 ROOT = "KubeProxyConfiguration"

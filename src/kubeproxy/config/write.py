@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from kubeproxy.config.duration import Duration, format_duration
-from kubeproxy.config.goyaml import format_yaml
-from kubeproxy.config.quantity import Quantity
 from kubeproxy.config.types import API_VERSION, KIND, FlushFrequency, KubeProxyConfiguration
+from kubeproxy.go.duration import Duration, format_duration
+from kubeproxy.go.quantity import Quantity
+from kubeproxy.go.yaml import format_yaml
 
 # Left out when they say nothing; every other field is always shown.
 _OMITTED_WHEN_EMPTY = frozenset({"featureGates", "vmodule", "splitStream", "windowsRunAsService"})

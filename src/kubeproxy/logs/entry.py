@@ -12,7 +12,7 @@ from enum import Enum
 
 import msgspec
 
-from kubeproxy.logs.quoting import quote
+from kubeproxy.go.quoting import quote
 
 
 class Severity(Enum):

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from kubeproxy.facts.ids import ServiceName
-from kubeproxy.status.gotime import NANO, format_rfc3339_micro
+from kubeproxy.go.time import NANO, format_rfc3339_micro
 
 NORMAL: Literal["Normal"] = "Normal"
 WARNING: Literal["Warning"] = "Warning"

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from kubeproxy.errors import ProxyError
+from kubeproxy.go.time import NANO
 from kubeproxy.logs import get_logger
 from kubeproxy.status.event_series import (
     CONTROLLER,
@@ -27,7 +28,6 @@ from kubeproxy.status.event_series import (
     create_request,
     write_request,
 )
-from kubeproxy.status.gotime import NANO
 
 logger = get_logger(__name__)
 

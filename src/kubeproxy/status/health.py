@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from kubeproxy.facts.ids import Family
-from kubeproxy.status.gotime import ZERO_TIME, format_rfc3339_nano
+from kubeproxy.go.time import ZERO_TIME, format_rfc3339_nano
 
 
 class FamilySync(msgspec.Struct, frozen=True, gc=False):

@@ -13,11 +13,11 @@ from typing import TypeAlias
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 
 from kubeproxy.facts.ids import Family
-from kubeproxy.report import RoundReport
 from kubeproxy.status.collectors import OnlyStartTime, PacketCount, PacketCounters
 from kubeproxy.status.exposition import encode, negotiate
 from kubeproxy.status.metric_table import SLIS, TABLE, MetricSpec
 from kubeproxy.status.process import ProcessCollector
+from kubeproxy.sync.report import RoundReport
 
 Live: TypeAlias = Counter | Gauge | Histogram
 

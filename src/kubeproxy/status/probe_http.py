@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from kubeproxy.status.gotime import format_http_date
+from kubeproxy.go.time import format_http_date
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 256 * 1024

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from kubeproxy.go.time import NANO, format_rfc3339, format_unix_date, format_uptime
 from kubeproxy.status.accept import Clause, parse_accept
-from kubeproxy.status.gotime import NANO, format_rfc3339, format_unix_date, format_uptime
 from kubeproxy.status.http import JSON, NOSNIFF, TEXT, Response
 
 COMPONENT = "kube-proxy"

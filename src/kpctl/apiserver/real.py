@@ -1,0 +1,210 @@
+"""A real API server for tests: etcd and kube-apiserver, with RBAC, in some namespace.
+
+It can be killed, restarted and compacted. It starts in the network namespace its `prefix` leads to
+(see `private_network`), on loopback unless told otherwise. Making the programs is left to
+`real_api_build`.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+from kpctl.apiserver.build import built
+from kpctl.apiserver.pki import Pki, make_authority, openssl
+from kubeproxy.api.auth.access import Access, Tls
+
+ADMIN_TOKEN = "admin-token"
+NOBODY_TOKEN = "nobody-token"
+_TOKENS = f'{ADMIN_TOKEN},admin,1,"system:masters"\n{NOBODY_TOKEN},nobody,2\n'
+_ETCD = "http://127.0.0.1:2379"
+START_SECONDS = 120.0
+
+
+class RealApi:
+    """etcd and one API server; all calls must come from inside its network."""
+
+    def __init__(
+        self,
+        folder: Path,
+        prefix: Sequence[str] = (),
+        *,
+        service_cidrs: str | None = None,
+        address: str = "127.0.0.1",
+        etcd: Path | None = None,
+    ) -> None:
+        """`etcd` is a program to use instead of the one that is built."""
+        self.folder = folder
+        self._address = address
+        self._etcd = etcd
+        self._prefix = tuple(prefix)
+        self._service_cidrs = service_cidrs or "10.96.0.0/16,fd00:10:96::/112"
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self.pki = make_credentials(folder, address)
+
+    @property
+    def url(self) -> str:
+        return self.url_of(6443)
+
+    def url_of(self, port: int) -> str:
+        return f"https://{self._address}:{port}"
+
+    def access(self, token: str = ADMIN_TOKEN, *, port: int = 6443) -> Access:
+        return Access(server=self.url_of(port), tls=Tls(ca_file=str(self.pki.ca)), token=token)
+
+    def kubeconfig(self, token: str = ADMIN_TOKEN, *, name: str = "kubeconfig") -> Path:
+        """A file that describes the same access."""
+        path = self.folder / name
+        user = {"token": token}
+        cluster = {"server": self.url, "certificate-authority": str(self.pki.ca)}
+        tree = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "main",
+            "clusters": [{"name": "main", "cluster": cluster}],
+            "users": [{"name": "main", "user": user}],
+            "contexts": [{"name": "main", "context": {"cluster": "main", "user": "main"}}],
+        }
+        path.write_text(json.dumps(tree))
+        return path
+
+    def start(self) -> None:
+        self.start_etcd()
+        self.start_server()
+
+    def start_etcd(self) -> None:
+        self._run(
+            "etcd",
+            *("--data-dir", str(self.folder / "etcd"), "--unsafe-no-fsync"),
+            *("--listen-client-urls", _ETCD, "--advertise-client-urls", _ETCD),
+            *("--listen-peer-urls", "http://127.0.0.1:2380", "--log-level", "warn"),
+        )
+        _wait("etcd", self._running["etcd"], lambda: _is_ok(f"{_ETCD}/health"))
+
+    def start_server(self, *, port: int = 6443, options: Sequence[str] = ()) -> None:
+        """Start an API server; several may share the etcd."""
+        name = f"kube-apiserver-{port}"
+        server, key = self.pki.pair("server")
+        signer = str(self.folder / "sa.key")
+        self._run(
+            name,
+            f"--etcd-servers={_ETCD}",
+            f"--secure-port={port}",
+            f"--bind-address={self._address}",
+            f"--advertise-address={self._address}",
+            f"--service-cluster-ip-range={self._service_cidrs}",
+            "--authorization-mode=RBAC",
+            f"--token-auth-file={self.folder / 'tokens.csv'}",
+            f"--client-ca-file={self.pki.ca}",
+            f"--tls-cert-file={server}",
+            f"--tls-private-key-file={key}",
+            f"--service-account-key-file={signer}",
+            f"--service-account-signing-key-file={signer}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--disable-admission-plugins=ServiceAccount",
+            "--allow-privileged=true",
+            "--endpoint-reconciler-type=none",
+            "--etcd-compaction-interval=0",
+            "--storage-media-type=application/vnd.kubernetes.protobuf",
+            *options,
+        )
+        _wait(name, self._running[name], lambda: self._is_ready(port))
+
+    def heal(self) -> None:
+        """Exactly one API server, on the usual port, whatever happened before."""
+        for name, process in list(self._running.items()):
+            if name not in ("etcd", "kube-apiserver-6443") or process.poll() is not None:
+                process.kill()
+                process.wait()
+                del self._running[name]
+        if "kube-apiserver-6443" not in self._running:
+            self.start_server()
+
+    def kill_server(self, port: int = 6443) -> None:
+        """End it as a crash would."""
+        process = self._running.pop(f"kube-apiserver-{port}")
+        process.kill()
+        process.wait()
+        # Behind nsenter the program itself is a grandchild; wait until its port is free.
+        _wait_for(lambda: not self._is_listening(port), f"port {port} is still in use")
+
+    def compact(self) -> None:
+        """Let etcd forget every version but the current one."""
+        status = _post(f"{_ETCD}/v3/maintenance/status", {})
+        revision = json.loads(status)["header"]["revision"]
+        _post(f"{_ETCD}/v3/kv/compaction", {"revision": revision, "physical": True})
+
+    def stop(self) -> None:
+        for process in reversed(self._running.values()):
+            process.kill()
+            process.wait()
+        self._running = {}
+
+    def _run(self, name: str, *arguments: str) -> None:
+        program = (self._etcd or built("etcd")) if name == "etcd" else built("kube-apiserver")
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._running[name] = subprocess.Popen(
+                [*self._prefix, "setpriv", "--pdeathsig", "KILL", str(program), *arguments],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def _is_ready(self, port: int) -> bool:
+        return _is_ok(f"{self.url_of(port)}/readyz", self.pki)
+
+    def _is_listening(self, port: int) -> bool:
+        listing = Path("/proc/thread-self/net/tcp").read_text().splitlines()[1:]
+        wanted = f"{socket.inet_aton(self._address)[::-1].hex().upper()}:{port:04X}"
+        return any(line.split()[1] == wanted and line.split()[3] == "0A" for line in listing)
+
+
+def make_credentials(folder: Path, address: str) -> Pki:
+    """Certificates, the key of service account tokens, and the token file."""
+    pki = make_authority(folder)
+    names = f"IP:127.0.0.1,IP:{address},DNS:localhost,DNS:kubernetes.default.svc"
+    pki.sign("server", "/CN=kube-apiserver", f"subjectAltName={names}")
+    pki.sign("admin", "/O=system:masters/CN=cert-admin", "extendedKeyUsage=clientAuth")
+    openssl("genrsa", "-out", str(folder / "sa.key"), "2048")
+    (folder / "tokens.csv").write_text(_TOKENS)
+    return pki
+
+
+def _is_ok(url: str, pki: Pki | None = None) -> bool:
+    import ssl
+
+    context = ssl.create_default_context(cafile=str(pki.ca)) if pki else None
+    request = Request(url, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})
+    try:
+        with urlopen(request, timeout=5, context=context) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _post(url: str, body: object) -> bytes:
+    request = Request(url, data=json.dumps(body).encode(), method="POST")
+    with urlopen(request, timeout=10) as answer:
+        return bytes(answer.read())
+
+
+def _wait(name: str, process: subprocess.Popen[bytes], is_ready: Callable[[], bool]) -> None:
+    def check() -> bool:
+        if process.poll() is not None:
+            raise RuntimeError(f"{name} ended with code {process.returncode}; see its log")
+        return is_ready()
+
+    _wait_for(check, f"{name} did not become ready")
+
+
+def _wait_for(is_true: Callable[[], bool], complaint: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not is_true():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{complaint} within {START_SECONDS:g} seconds")
+        time.sleep(0.1)

@@ -1,0 +1,74 @@
+"""What `kpctl bench` does, after its options are parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from kpctl.bench.document import format_number, write_document
+from kpctl.bench.growth import GrowthRow, mode_growth
+from kpctl.bench.records import Measurement, Results, Size, merge, read_results, write_results
+from kpctl.bench.run import Options, Told, run_benchmark
+from kpctl.bench.show import growth_table, results_table
+from kubeproxy.modes.registry import mode_names
+
+QUICK_SIZES = (Size(200), Size(2000))
+
+
+def check_growth(
+    console: Console, modes: Sequence[str] = (), sizes: Sequence[Size] = QUICK_SIZES
+) -> bool:
+    """The quick variant: count, show, and say whether the work for a change stays the same."""
+    rows: list[GrowthRow] = []
+    for mode in modes or mode_names():
+        with console.status(f"counting what a change takes: {mode}"):
+            rows += mode_growth(mode, sizes)
+    console.print(growth_table(rows))
+    grown = [sentence for row in rows for sentence in row.grown()]
+    for sentence in grown:
+        console.print(f"[red]{escape(sentence)}[/red]")
+    if not grown:
+        console.print("One change takes the same work in a small and in a large cluster.")
+    return not grown
+
+
+def compare(console: Console, options: Options, output: Path, *, keep: bool) -> Results:
+    """The side-by-side benchmark, with progress; its results are written and shown.
+
+    With `keep`, what the output file holds already stays, pooled with the new.
+    """
+    with console.status("starting etcd and kube-apiserver") as status:
+
+        def now(text: str) -> None:
+            status.update(escape(text))
+
+        def found(measured: Sequence[Measurement]) -> None:
+            for one in measured:
+                more = ">" if one.is_limit else ""
+                value = f"{more}{format_number(one.value)} {one.unit}"
+                text = f"{one.mode:9} {one.size!s:>10}  {one.program:9} {one.name}: {value}"
+                console.print(escape(text), highlight=False)
+
+        results = run_benchmark(options, Told(now, found))
+    if keep and output.exists():
+        results = merge(read_results(output), results)
+    write_results(output, results)
+    show(console, results)
+    console.print(f"The records are in {output}.")
+    return results
+
+
+def show(console: Console, results: Results) -> None:
+    console.print(results_table(results.records))
+    for line in (line for found in results.figures for line in (*found.lines, found.problem)):
+        console.print(escape(line), highlight=False)
+    for note in results.notes:
+        console.print(escape(note))
+
+
+def document(console: Console, results: Results, folder: Path) -> None:
+    for path in write_document(results, folder):
+        console.print(f"wrote {path}")

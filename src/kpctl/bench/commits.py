@@ -1,0 +1,145 @@
+"""The kernel's own word on when something was committed.
+
+nf_tables tells its listeners of every new generation: that is the commit. The old iptables has no
+such event; there a commit is the end of `iptables-restore`, told by a wrapper in front of the
+program that both proxies find in PATH. Either way the moment is stamped here, with one clock for
+both programs, by whoever runs the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from kpctl.bench.moments import Moments
+
+_SOL_NETLINK = 270
+_ADD_MEMBERSHIP = 1
+_SO_ATTACH_FILTER = 26
+_NETLINK_NETFILTER = 12
+_GROUP_NFTABLES = 7
+_NEW_GENERATION = 0x0A0F
+"""Subsystem nf_tables, message NEWGEN; a commit's last message, in a datagram of its own."""
+
+_IPV4 = 2
+_LOAD_TYPE = (0x28, 0, 0, 4)  # ldh [4]
+_LOAD_FAMILY = (0x30, 0, 0, 16)  # ldb [16]
+
+_LEGACY = "xtables-legacy-multi"
+_TOLD = "iptables-restore"
+_PLAIN = ("iptables", "iptables-save", "ip6tables", "ip6tables-save", "ip6tables-restore")
+
+
+class _Source(Protocol):
+    def fileno(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class CommitClock(Moments):
+    """Moments of commits; read while the event loop runs."""
+
+    def __init__(self, source: _Source, read: Callable[[], int]) -> None:
+        """`read` says how many commits are told of by what can be read now."""
+        super().__init__()
+        self._source = source
+        self._read = read
+        asyncio.get_running_loop().add_reader(source.fileno(), self._take)
+
+    def _take(self) -> None:
+        now = time.monotonic()
+        self.add(now, self._read())
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._source.fileno())
+        self._source.close()
+
+
+def nft_clock() -> CommitClock:
+    """Commits to nf_tables in the network namespace of the caller, of either family."""
+    # Pass what is a new generation; thousands of messages about single objects are withheld.
+    # The type field is in host order; classic BPF loads it in network order, hence the swap.
+    swapped = struct.unpack(">H", struct.pack("=H", _NEW_GENERATION))[0]
+    return _nft_clock(_LOAD_TYPE, swapped)
+
+
+def nft_ipv4_clock() -> CommitClock:
+    """Commits that change something of IPv4, told by the changes themselves.
+
+    A generation does not say whose it is. Changes are told when they are committed, right before
+    the generation; only after a cold start are they few enough to listen to.
+    """
+    return _nft_clock(_LOAD_FAMILY, _IPV4)
+
+
+def _nft_clock(load: tuple[int, int, int, int], wanted: int) -> CommitClock:
+    listener = socket.socket(
+        socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _NETLINK_NETFILTER
+    )
+    listener.bind((0, 0))
+    _pass_only(listener, load, wanted)
+    listener.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _GROUP_NFTABLES)
+
+    def read() -> int:
+        listener.recv(1 << 16)
+        return 1
+
+    return CommitClock(listener, read)
+
+
+def _pass_only(listener: socket.socket, load: tuple[int, int, int, int], wanted: int) -> None:
+    """Have the kernel withhold datagrams in which a field has another value."""
+    program = b"".join(
+        struct.pack("=HBBI", *instruction)
+        for instruction in (
+            load,
+            (0x15, 1, 0, wanted),  # jeq wanted, skip, next
+            (0x06, 0, 0, 0),  # ret 0
+            (0x06, 0, 0, 0xFFFFFFFF),  # ret all
+        )
+    )
+    buffer = ctypes.create_string_buffer(program)
+    pointer = struct.pack("HP", len(program) // 8, ctypes.addressof(buffer))
+    listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pointer)
+
+
+class RestoreTools:
+    """A folder for PATH: the old iptables, with a restore that tells when it has ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._pipe = folder / "commits"
+        folder.mkdir()
+        os.mkfifo(self._pipe)
+        for name in _PLAIN:
+            (folder / name).write_text(f'#!/bin/sh\nexec {_LEGACY} {name} "$@"\n')
+        (folder / _TOLD).write_text(_wrapper(self._pipe))
+        for name in (*_PLAIN, _TOLD):
+            (folder / name).chmod(0o755)
+
+    def clock(self) -> CommitClock:
+        """Ends of IPv4 restores from now on."""
+        # Opened for writing too: then there is always a reader and a writer, and nobody waits.
+        pipe = os.fdopen(os.open(self._pipe, os.O_RDWR | os.O_NONBLOCK), "rb", buffering=0)
+        return CommitClock(pipe, lambda: (pipe.read(65536) or b"").count(b"\n"))
+
+    def environment(self) -> dict[str, str]:
+        path = f"{self.folder}:{os.environ.get('PATH', '')}"
+        # A lock of our own: other namespaces of this machine are no concern of these tables.
+        return {"PATH": path, "XTABLES_LOCKFILE": str(self.folder / "xtables.lock")}
+
+
+def _wrapper(pipe: Path) -> str:
+    return f"""#!/bin/sh
+{_LEGACY} {_TOLD} "$@"
+status=$?
+case "$*" in *--version*) ;; *) echo end > {pipe} ;; esac
+exit $status
+"""

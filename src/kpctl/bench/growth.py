@@ -1,0 +1,281 @@
+"""The quick variant: does the work for one change grow with the size of the cluster?
+
+It counts instead of timing, so it gives the same answer on any machine: steps of Python (bytecode),
+kernel calls (batches), bytes and items handed to the kernel, services planned and rendered, for one
+change in a small and in a large cluster. Every mode is asked through the daemon's own intake and
+engine, with sinks that compile everything and apply nothing; what a mode's `apply` costs is for
+its kernel tests and the side-by-side benchmark to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TypeAlias
+
+import msgspec
+from tests.support.builders import NODE, node
+
+from kpctl.bench.cluster import SPARE, service_json, service_name, slice_json, slice_name
+from kpctl.bench.records import Size
+from kubeproxy.api import objects
+from kubeproxy.api.source import Delete, Event, Kind, Synced, Upsert
+from kubeproxy.facts.ids import Family
+from kubeproxy.facts.node import NodeFacts
+from kubeproxy.modes.base import (
+    Backend,
+    Batch,
+    Change,
+    Fragment,
+    Item,
+    ModeOptions,
+    Owner,
+    Sink,
+    Value,
+)
+from kubeproxy.modes.registry import load_mode
+from kubeproxy.plan.conntrack import StaleRules
+from kubeproxy.plan.types import ServicePlan
+from kubeproxy.sync.engine import Engine, EngineTimes
+from kubeproxy.sync.intake import Intake
+from kubeproxy.sync.pipeline import Pipeline
+from kubeproxy.sync.report import RoundReport
+
+TraceFunction: TypeAlias = Callable[[FrameType, str, object], "TraceFunction | None"]
+
+TOLERANCE = 1.1
+"""A larger dictionary may need another probe or two; anything that scales is far beyond this."""
+
+
+class Cost(msgspec.Struct, frozen=True, gc=False):
+    """What one change took, counted."""
+
+    python_steps: int
+    kernel_calls: int
+    bytes_sent: int
+    items: int
+    plans: int
+    renders: int
+
+
+COUNTS = Cost.__struct_fields__
+
+
+class GrowthRow(msgspec.Struct, frozen=True):
+    """One kind of change in one mode, at several sizes."""
+
+    mode: str
+    change: str
+    costs: tuple[tuple[Size, Cost], ...]
+
+    def grown(self) -> tuple[str, ...]:
+        """The counts that are larger in the largest cluster than in the smallest."""
+        (small_size, small), (large_size, large) = self.costs[0], self.costs[-1]
+        return tuple(
+            f"{self.mode}, {self.change}: {name.replace('_', ' ')} grew from "
+            f"{getattr(small, name)} at {small_size} to {getattr(large, name)} at {large_size}"
+            for name in COUNTS
+            if getattr(large, name) > getattr(small, name) * TOLERANCE
+        )
+
+
+class DrySink:
+    """Compiles like the sink it stands for, and leaves the kernel alone."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.name = sink.name
+        self.item_types = sink.item_types
+        self._sink = sink
+
+    async def read(self) -> Mapping[Item, Value]:
+        return {}
+
+    def compile(self, changes: Sequence[Change]) -> Iterator[Batch]:
+        yield from self._sink.compile(changes)
+
+    async def apply(self, batch: Batch) -> None:
+        """Nothing: counting is all that is wanted."""
+
+
+class DryBackend(Backend):
+    """A mode that decides everything and does nothing."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner.family, inner.options)
+        self._inner = inner
+        self._sinks = tuple(DrySink(sink) for sink in inner.sinks)
+
+    @property
+    def sinks(self) -> Sequence[Sink]:
+        return self._sinks
+
+    def scaffold(self, node: NodeFacts) -> Fragment:
+        return self._inner.scaffold(node)
+
+    def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
+        return self._inner.render(plan, node)
+
+    def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
+        return self._inner.describe(fragments)
+
+
+class _Nobody:
+    """Hears everything and does nothing about it."""
+
+    def service_event(self, pending: int) -> None: ...
+
+    def slice_event(self, pending: int) -> None: ...
+
+    def object_rejected(self, kind: str) -> None:
+        raise ValueError(f"the benchmark's own {kind} was rejected")
+
+    def node_changed(self, node: objects.Node) -> None: ...
+
+    def node_deleted(self) -> None: ...
+
+    def sync_requested(self, family: Family) -> None: ...
+
+    async def round_finished(self, report: RoundReport, pipeline: Pipeline) -> None: ...
+
+
+class _Clock:
+    def time(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+async def _no_flows(family: Family, rules: StaleRules) -> int:
+    return 0
+
+
+class Subject:
+    """One mode in a cluster of one size, in this process."""
+
+    def __init__(self, backend: Backend, size: Size) -> None:
+        self.size = size
+        self.engine = Engine(
+            backend,
+            node(),
+            clock=_Clock(),
+            listener=_Nobody(),
+            clean_conntrack=_no_flows,
+            times=EngineTimes(min_seconds=0),
+        )
+        nobody = _Nobody()
+        self._intake = Intake(
+            {Family.IPV4: self.engine}, NODE, counters=nobody, node_watcher=nobody, started_at=0
+        )
+
+    async def load(self) -> RoundReport:
+        """Everything at once, as at a cold start."""
+        for index in range(self.size.services):
+            self._intake.send(service_event(index))
+            self._intake.send(slice_event(index, range(self.size.endpoints)))
+        for kind in Kind:
+            self._intake.send(Synced(kind))
+        return await self.engine.round()
+
+    async def cost_of(self, *events: Event) -> Cost:
+        """Take these events and do the round they call for, counting."""
+        pipeline = self.engine.pipeline
+        planned, rendered = pipeline.planned, pipeline.rendered
+        with _counting_steps() as steps:
+            for event in events:
+                self._intake.send(event)
+            report = await self.engine.round()
+        if report.failures:
+            raise ValueError(f"a round of the benchmark failed: {report.failures[0].message}")
+        return Cost(
+            python_steps=steps(),
+            kernel_calls=report.batches,
+            bytes_sent=report.bytes_sent,
+            items=report.changes,
+            plans=pipeline.planned - planned,
+            renders=pipeline.rendered - rendered,
+        )
+
+
+def service_event(index: int) -> Upsert:
+    found = msgspec.convert(service_json(index), objects.Service)
+    return Upsert(Kind.SERVICE, found)
+
+
+def slice_event(index: int, slots: Sequence[int]) -> Upsert:
+    found = msgspec.convert(slice_json(index, slots), objects.EndpointSlice)
+    return Upsert(Kind.ENDPOINT_SLICE, found)
+
+
+@contextmanager
+def _counting_steps() -> Iterator[Callable[[], int]]:
+    """Counts bytecode executed in this thread: a loop shows even if it calls nothing."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> TraceFunction:
+        nonlocal count
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        count += event == "opcode"
+        return trace
+
+    # A collection in the middle would run finalisers of no concern to the change.
+    gc.collect()
+    gc.disable()
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield lambda: count
+    finally:
+        sys.settrace(previous)
+        gc.enable()
+
+
+def _changes(size: Size) -> Sequence[tuple[str, tuple[Event, ...]]]:
+    """The changes that are counted, in an order that leads back to the beginning."""
+    middle, new = size.services // 2, size.services
+    kept = tuple(range(1, size.endpoints))
+    return (
+        ("endpoint replaced", (slice_event(middle, (SPARE, *kept)),)),
+        ("endpoint added", (slice_event(middle, (SPARE, 0, *kept)),)),
+        ("endpoint removed", (slice_event(middle, (0, *kept)),)),
+        ("Service added", (slice_event(new, (0, *kept)), service_event(new))),
+        (
+            "Service removed",
+            (
+                Delete(Kind.SERVICE, "default", service_name(new)),
+                Delete(Kind.ENDPOINT_SLICE, "default", slice_name(new)),
+            ),
+        ),
+    )
+
+
+async def measure_costs(backend: Backend, size: Size) -> Mapping[str, Cost]:
+    """The cost of each kind of change in a cluster of this size."""
+    subject = Subject(backend, size)
+    await subject.load()
+    # Everything happens twice: what is computed once per process must not count for one size only.
+    for _ in range(2):
+        found = {name: await subject.cost_of(*events) for name, events in _changes(size)}
+    return found
+
+
+def mode_growth(mode: str, sizes: Sequence[Size]) -> tuple[GrowthRow, ...]:
+    """How the cost of each kind of change goes with the size, in one mode."""
+
+    async def measure(size: Size) -> Mapping[str, Cost]:
+        backend = load_mode(mode).create(Family.IPV4, ModeOptions())
+        try:
+            return await measure_costs(DryBackend(backend), size)
+        finally:
+            await backend.close()
+
+    found = [(size, asyncio.run(measure(size))) for size in sorted(sizes)]
+    return tuple(
+        GrowthRow(mode, change, tuple((size, costs[change]) for size, costs in found))
+        for change in found[0][1]
+    )

@@ -1,0 +1,244 @@
+"""Runs inside the user-mode kernel: one proxy in ipvs mode, fed by an API server in this process.
+
+IPVS tells nobody of its changes. What the kernel holds is asked of the kernel, often enough to say
+when it was complete; neither program is asked anything. Answers are plain values: they go over a
+wire. None stands for what was cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from kpctl.bench.cluster import SERVICE_PORT, SPARE, SPARE_SERVICES, cluster_ip, in_parallel, pod_ip
+from kpctl.bench.control import Limits
+from kpctl.bench.feed import Feed
+from kpctl.bench.program import RunningProxy, proxy_flags
+from kpctl.bench.records import Size
+from kpctl.bench.traffic import Effort, measure_traffic
+from kpctl.bench.workload import churn, rolled_services, rolling_update
+from kpctl.bench.world import NODE_ADDRESS, Site, ip
+from kpctl.places.network import PrivateNetwork
+from kubeproxy.errors import Unsupported
+from kubeproxy.kernel.ipset.table import Ipset
+from kubeproxy.kernel.ipvs.table import Ipvs
+from kubeproxy.kernel.modules import load_module
+
+MODE = "ipvs"
+_CLUSTER_IP_SET = "KUBE-CLUSTER-IP"
+_HEAD_LINES = 3
+_LOOK_SECONDS = 0.002
+_PAUSE_SECONDS = 1.5
+"""Between changes: longer than the minSyncPeriod of both programs."""
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What to measure of one program."""
+
+    program: str
+    command: tuple[str, ...]
+    size: Size
+    limits: Limits = Limits()
+    traffic: Effort = Effort()
+    with_many: bool = True
+    with_data: bool = True
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One value, or None for more than the limit."""
+
+    program: str
+    name: str
+    value: float | None
+    unit: str
+
+
+def measure(task: Mapping[str, object]) -> object:
+    """Called by the host."""
+    return msgspec.to_builtins(asyncio.run(_measure(msgspec.convert(task, Task))))
+
+
+async def _measure(task: Task) -> list[Row]:
+    if reason := await load_module("ip_vs"):
+        raise Unsupported(f"IPVS cannot be loaded here: {reason}")
+    feed, site = Feed(Path("/run")), Site()
+    try:
+        site.wire()
+        with site.node.inside():
+            ip(f"address add {NODE_ADDRESS}/32 dev lo")
+        await feed.load(task.size)
+        async with feed.reached_from(site) as access:
+            command = (*task.command, *access.flags, *proxy_flags(MODE))
+            log = Path("/run/bench.log")
+            proxy = RunningProxy(command, network=site.node, environment={}, log=log)
+            try:
+                session = Session(task, feed, proxy)
+                if await session.control() and task.with_data:
+                    session.data(site)
+                return session.rows
+            finally:
+                proxy.stop()
+    finally:
+        site.close()
+
+
+class Kernel:
+    """What IPVS in a node's namespace holds."""
+
+    def __init__(self, network: PrivateNetwork) -> None:
+        self._network = network
+        with network.inside():
+            self._table = Ipvs()
+
+    def close(self) -> None:
+        self._table.close()
+
+    def endpoints(self, index: int) -> set[str]:
+        """Where new connections to a service go."""
+        found = self._table.destinations(socket.IPPROTO_TCP, cluster_ip(index), SERVICE_PORT)
+        return {destination.address for destination in found if destination.weight}
+
+    def counts(self) -> tuple[int, int]:
+        """Virtual and real servers in all, and cluster IPs in their set."""
+        with self._network.inside():
+            lines = len(Path("/proc/net/ip_vs").read_bytes().splitlines()) - _HEAD_LINES
+            with Ipset() as sets:
+                found = sets.find(_CLUSTER_IP_SET)
+        return lines, len(found.entries) if found else 0
+
+
+class Session:
+    """One program, started once, and what was measured of it."""
+
+    def __init__(self, task: Task, feed: Feed, proxy: RunningProxy) -> None:
+        self.rows: list[Row] = []
+        self._task = task
+        self._size = task.size
+        self._limits = task.limits
+        self._cluster = feed.cluster
+        self._proxy = proxy
+        self._kernel = Kernel(proxy.network)
+
+    def _note(self, name: str, value: float | None, unit: str) -> None:
+        self.rows.append(Row(self._task.program, name, value, unit))
+
+    async def control(self) -> bool:
+        """Everything but packets; False if not even the cold start came to an end."""
+        try:
+            if not await self._cold_start():
+                return False
+            for sample in range(self._limits.samples):
+                if not await self._changes(sample):
+                    break
+            if self._task.with_many:
+                await self._rolling_update()
+                await self._churn()
+            return True
+        finally:
+            self._kernel.close()
+
+    def data(self, site: Site) -> None:
+        task = self._task
+        found = measure_traffic(
+            site, mode=MODE, program=task.program, size=task.size, effort=task.traffic
+        )
+        self.rows += [Row(m.program, m.name, m.value, m.unit) for m in found]
+
+    async def _cold_start(self) -> bool:
+        done = await self._until(self._is_complete)
+        self._note("cold start", None if done is None else done - self._proxy.started_at, "s")
+        if done is None:
+            return False
+        await asyncio.sleep(2 * _PAUSE_SECONDS)
+        usage = self._proxy.usage()
+        self._note("cold start, CPU", usage.cpu_seconds, "CPU s")
+        self._note("memory after cold start", usage.resident_mb, "MB")
+        self._note("memory, peak", usage.peak_mb, "MB")
+        return True
+
+    def _is_complete(self) -> bool:
+        """Every virtual server with its real servers, and every cluster IP in its set?
+
+        Listing all is dear, so three services must be there first.
+        """
+        services, endpoints = self._size.services, self._size.endpoints
+        if not all(self._holds(index) for index in (0, services // 2, services - 1)):
+            return False
+        servers, addresses = self._kernel.counts()
+        return servers >= services * (1 + endpoints) and addresses >= services
+
+    def _holds(self, index: int) -> bool:
+        """Does the kernel have exactly the endpoints that the service has?"""
+        wanted = {pod_ip(index, slot) for slot in self._cluster.slots[index]}
+        return self._kernel.endpoints(index) == wanted
+
+    async def _changes(self, sample: int) -> bool:
+        """One of each kind, leading back to where they started; False if one was cut off."""
+        index = self._size.services // 2 + sample
+        added = self._size.services + sample % SPARE_SERVICES
+        kept = range(1, self._size.endpoints)
+        steps: Sequence[tuple[str, Callable[[], Awaitable[None]], int]] = (
+            ("endpoint replaced", partial(self._cluster.set_slots, index, (SPARE, *kept)), index),
+            ("endpoint added", partial(self._cluster.set_slots, index, (SPARE, 0, *kept)), index),
+            ("endpoint removed", partial(self._cluster.set_slots, index, (0, *kept)), index),
+            ("Service added", partial(self._cluster.add_service, added), added),
+        )
+        for name, change, where in steps:
+            await asyncio.sleep(_PAUSE_SECONDS)
+            changed = time.monotonic()
+            await change()
+            done = await self._until(partial(self._holds, where))
+            self._note(name, None if done is None else (done - changed) * 1000, "ms")
+            if done is None:
+                return False
+        await self._cluster.remove_service(added)
+        return await self._until(lambda: not self._kernel.endpoints(added)) is not None
+
+    async def _rolling_update(self) -> None:
+        jobs, services = rolling_update(self._cluster), rolled_services(self._cluster)
+        before = self._proxy.usage().cpu_seconds
+        await in_parallel(jobs)
+        await self._catch_up(f"rolling update of {len(jobs)} endpoints", services, before)
+
+    async def _churn(self) -> None:
+        limits, before = self._limits, self._proxy.usage().cpu_seconds
+        touched = await churn(self._cluster, rate=limits.churn_rate, seconds=limits.churn_seconds)
+        name = f"churn of {limits.churn_rate} changes/s"
+        await self._catch_up(name, set(touched), before)
+        self._note(f"{name}, served", len(touched) / limits.churn_seconds, "changes/s")
+
+    async def _catch_up(self, name: str, services: Iterable[int], cpu_before: float) -> None:
+        """All changes are made: until the kernel has them; then everything is as before."""
+        made, waiting = time.monotonic(), list(services)
+        changed = tuple(waiting)
+
+        def has_all() -> bool:
+            while waiting and self._holds(waiting[-1]):
+                waiting.pop()
+            return not waiting
+
+        done = await self._until(has_all)
+        self._note(f"{name}, lag at the end", None if done is None else (done - made) * 1000, "ms")
+        if done is not None:
+            self._note(f"{name}, CPU", self._proxy.usage().cpu_seconds - cpu_before, "CPU s")
+        await self._cluster.reset(changed)
+        await self._until(lambda: all(map(self._holds, changed)))
+
+    async def _until(self, is_true: Callable[[], bool]) -> float | None:
+        """The moment at which it was first found true; the API server works meanwhile.
+
+        Looking may be dear: it gets a third of the time at most, for there is but one processor.
+        """
+        deadline = time.monotonic() + self._limits.cutoff_seconds
+        while (began := time.monotonic()) < deadline:
+            self._proxy.require_alive()
+            if is_true():
+                return time.monotonic()
+            await asyncio.sleep(max(_LOOK_SECONDS, 2 * (time.monotonic() - began)))
+        return None

@@ -1,0 +1,170 @@
+"""A proxy under test as a process: started on a node, watched from outside, stopped.
+
+What it uses is read from /proc; whether it has synced is asked at its metrics page, which both
+programs have under the same name. That page is never asked how long anything took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kpctl.apiserver.build import built
+from kpctl.bench.cluster import CLUSTER_CIDR, NODE
+from kpctl.bench.records import OURS, UPSTREAM
+from kpctl.places.network import PrivateNetwork
+from kubeproxy.errors import ProxyError
+
+PROGRAMS = (OURS, UPSTREAM)
+_METRICS = ("127.0.0.1", 10249)
+_SYNCED = re.compile(
+    rb"^kubeproxy_sync_proxy_rules_last_timestamp_seconds\{[^}]*IPv4[^}]*\} ([0-9.e+]+)$", re.M
+)
+_STOP_SECONDS = 10.0
+_BUSY_SECONDS = 0.03
+"""Processor time between two looks; less is housekeeping."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def programs_of_round(number: int) -> tuple[str, ...]:
+    """Who goes first changes from round to round."""
+    return PROGRAMS if number % 2 == 0 else PROGRAMS[::-1]
+
+
+def command_of(program: str) -> tuple[str, ...]:
+    if program == OURS:
+        return (sys.executable, "-m", "kubeproxy")
+    return (str(built("kube-proxy")),)
+
+
+def proxy_flags(mode: str) -> tuple[str, ...]:
+    """What both programs are told besides where the API server is; all else is default for both."""
+    return (
+        f"--proxy-mode={mode}",
+        f"--hostname-override={NODE}",
+        f"--cluster-cidr={CLUSTER_CIDR}",
+        "--conntrack-max-per-core=0",
+        "--conntrack-tcp-timeout-established=0s",
+        "--conntrack-tcp-timeout-close-wait=0s",
+        "--metrics-bind-address=127.0.0.1:10249",
+        "--healthz-bind-address=127.0.0.1:10256",
+        "--oom-score-adj=0",
+    )
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """What a process has used so far, its finished children included."""
+
+    cpu_seconds: float
+    resident_mb: float
+    peak_mb: float
+
+
+class RunningProxy:
+    """One started proxy."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        network: PrivateNetwork,
+        environment: Mapping[str, str],
+        log: Path,
+    ) -> None:
+        self.network = network
+        self._log = log
+        with log.open("wb") as output, network.inside():
+            self.started_at = time.monotonic()
+            self._process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **environment},
+            )
+
+    def usage(self) -> Usage:
+        self.require_alive()
+        folder = Path(f"/proc/{self._process.pid}")
+        # The command name may hold spaces; the fields after its closing bracket do not.
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        ticks = sum(int(field) for field in fields[11:15])
+        status = (folder / "status").read_text()
+        return Usage(ticks / _TICKS, _megabytes(status, "VmRSS"), _megabytes(status, "VmHWM"))
+
+    def is_at_work(self, cpu_seconds_before: float) -> bool:
+        """Has it used the processor since, or does a tool it started still run?
+
+        A tool's processor time is only known when it has ended, so its mere existence counts.
+        """
+        is_busy = self.usage().cpu_seconds - cpu_seconds_before > _BUSY_SECONDS
+        return is_busy or has_children(self._process.pid)
+
+    def is_synced(self) -> bool:
+        """Has it finished a sync of IPv4?"""
+        self.require_alive()
+        found = _SYNCED.search(self._metrics())
+        return found is not None and float(found[1]) > 0
+
+    def require_alive(self) -> None:
+        if self._process.poll() is not None:
+            words = self._log.read_text(errors="replace").strip().splitlines()[-3:]
+            raise ProxyError(
+                f"the proxy under test ended with code {self._process.returncode}: "
+                + " / ".join(words)
+            )
+
+    def wait(self, limit_seconds: float) -> None:
+        """Wait until it has ended by itself."""
+        self._process.wait(limit_seconds)
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _metrics(self) -> bytes:
+        with self.network.inside():
+            # Only the making of a socket depends on the namespace, but it is over in no time.
+            connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        with connection:
+            connection.settimeout(5)
+            try:
+                connection.connect(_METRICS)
+                connection.sendall(b"GET /metrics HTTP/1.0\r\nHost: node\r\n\r\n")
+                parts = []
+                while part := connection.recv(1 << 16):
+                    parts.append(part)
+            except OSError:
+                return b""
+            return b"".join(parts)
+
+
+def has_children(pid: int) -> bool:
+    """Does some thread of this process wait for another process?"""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        # A thread may end between the listing and the look at it.
+        with contextlib.suppress(OSError):
+            if (task / "children").read_text().strip():
+                return True
+    return False
+
+
+def _megabytes(status: str, field: str) -> float:
+    found = re.search(rf"^{field}:\s+(\d+) kB", status, re.M)
+    if found is None:
+        raise ProxyError(f"the kernel does not tell {field} of the proxy under test")
+    return int(found[1]) / 1024

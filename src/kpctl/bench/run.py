@@ -1,0 +1,338 @@
+"""The side-by-side benchmark from beginning to end: sizes, rounds, modes, programs, budget.
+
+Sizes are loaded once each, smallest first. In every round each mode meets both programs, in an
+order that changes from round to round, each time on a fresh node. When the time budget ends, what
+is left is named in the results instead of measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from kpctl.bench import user_mode
+from kpctl.bench.cluster import Cluster
+from kpctl.bench.commits import CommitClock, RestoreTools, nft_clock, nft_ipv4_clock
+from kpctl.bench.control import Limits, Session
+from kpctl.bench.feed import Feed
+from kpctl.bench.ipvs_guest import MODE as IPVS
+from kpctl.bench.machine import describe_machine, revision, wait_until_idle
+from kpctl.bench.modes import measure_mode, modes_with_figures
+from kpctl.bench.program import RunningProxy, command_of, programs_of_round, proxy_flags
+from kpctl.bench.records import (
+    UPSTREAM,
+    Measurement,
+    ModeFigures,
+    Results,
+    Run,
+    Size,
+    growth,
+    summarise,
+)
+from kpctl.bench.traffic import Effort, measure_traffic
+from kpctl.bench.user_mode import IpvsEffort
+from kpctl.bench.world import Access, Site, World, require_programs
+from kpctl.lab.namespaces import require_root
+from kubeproxy.errors import ProxyError, Unsupported
+
+SIDE_BY_SIDE = ("nftables", "iptables")
+"""Modes that both programs run here; ipvs needs another kernel."""
+
+MODES = (*SIDE_BY_SIDE, IPVS)
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What to measure, and for how long."""
+
+    sizes: tuple[Size, ...] = (Size(1000), Size(5000), Size(5000, 50), Size(10000), Size(30000))
+    modes: tuple[str, ...] = MODES
+    rounds: int = 2
+    budget_seconds: float = 7200.0
+    upstream_services: int = 1_000_000
+    """Upstream is not asked about more services than this."""
+    real_services: int = 20_000
+    """Larger clusters are served by the small API server: the real one is filled too slowly."""
+    churn_size: Size = Size(5000)
+    """Churn is measured at this size only."""
+    idle_seconds: float = 20.0
+    """How long each run waits at most for the machine to have nothing else to do."""
+    limits: Limits = Limits()
+    effort: Effort = Effort()
+    with_control: bool = True
+    with_many: bool = True
+    """Rolling update and churn, as part of the control plane?"""
+    with_data: bool = True
+    with_modes: bool = True
+    ipvs_sizes: tuple[Size, ...] = (Size(100), Size(1000), Size(2000, 5))
+    """In a user-mode kernel, that is; upstream's time grows quickly there."""
+    figures_of: tuple[str, ...] = ()
+    """Modes whose own benchmarks are run; none named means all."""
+    mode_seconds: float = 240.0
+    """How long a mode's own benchmark may take."""
+    command: str = ""
+    """As it was typed, for the document."""
+
+    def ipvs(self) -> IpvsEffort:
+        return IpvsEffort(
+            sizes=tuple(sorted(self.ipvs_sizes)),
+            rounds=self.rounds,
+            upstream_services=self.upstream_services,
+            limits=self.limits,
+            traffic=self.effort,
+            with_many=self.with_many,
+            with_data=self.with_data,
+        )
+
+
+class Told(msgspec.Struct, frozen=True):
+    """Who hears about progress: what happens now, and what was just found."""
+
+    now: Callable[[str], None]
+    found: Callable[[Sequence[Measurement]], None]
+
+
+class Subject(msgspec.Struct, frozen=True, gc=False):
+    """Who is measured, and how large the cluster is."""
+
+    mode: str
+    program: str
+    size: Size
+
+    def __str__(self) -> str:
+        return f"{self.mode}, {self.size}, {self.program}"
+
+
+class Source(Protocol):
+    """Objects, and an API server that gives them to a node."""
+
+    @property
+    def cluster(self) -> Cluster: ...
+
+    def reached_from(self, site: Site) -> AbstractAsyncContextManager[Access]: ...
+
+
+Measure = Callable[[Subject, Session, Site], Awaitable[None]]
+
+
+class Benchmark:
+    """One whole run."""
+
+    def __init__(self, options: Options, told: Told) -> None:
+        self.options = options
+        self._told = told
+        self._deadline = time.monotonic() + options.budget_seconds
+        self._given_up: set[Subject] = set()
+        self.found: list[Measurement] = []
+        self.notes: list[str] = []
+
+    @property
+    def seconds_left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def end(self, reason: str) -> None:
+        """Begin nothing more."""
+        self._deadline = time.monotonic()
+        self.notes.append(reason)
+
+    async def run(self, world: World) -> None:
+        feed = Feed(world.folder)
+        async with world.served() as served:
+            for size in sorted(self.options.sizes):
+                if self.is_over(f"{size}"):
+                    break
+                is_large = size.services > self.options.real_services
+                if is_large or self._has_churn(size):
+                    await feed.load(size)
+                if not is_large:
+                    await self._load(served.cluster, size)
+                for number in range(self.options.rounds):
+                    await self._round(world, feed if is_large else served, number, self._measure)
+                    if self._has_churn(size):
+                        await self._round(world, feed, number, self._churn)
+
+    async def _load(self, cluster: Cluster, size: Size) -> None:
+        def told(done: int, total: int) -> None:
+            self._told.now(f"loading {size} into the API server: {done} of {total}")
+
+        await cluster.become(size, told)
+
+    def _has_churn(self, size: Size) -> bool:
+        options = self.options
+        return options.with_control and options.with_many and size == options.churn_size
+
+    async def _round(self, world: World, source: Source, number: int, measure: Measure) -> None:
+        size = source.cluster.size
+        for mode in (mode for mode in SIDE_BY_SIDE if mode in self.options.modes):
+            for program in programs_of_round(number):
+                who = Subject(mode, program, size)
+                what = f"{mode}, {size}, round {number + 1}, {program}"
+                if self._is_skipped(who) or self.is_over(what):
+                    continue
+                self._told.now(what)
+                await self._one(world, source, who, measure)
+
+    def _is_skipped(self, who: Subject) -> bool:
+        if who in self._given_up:
+            return True
+        return who.program == UPSTREAM and who.size.services > self.options.upstream_services
+
+    def is_over(self, what: str) -> bool:
+        """Is the time budget used up? What is not measured for that is noted."""
+        if self.seconds_left > 0:
+            return False
+        self.notes.append(f"not measured, the time budget was used up: {what}")
+        return True
+
+    async def _one(self, world: World, source: Source, who: Subject, measure: Measure) -> None:
+        if not wait_until_idle(self.options.idle_seconds):
+            self.notes.append(f"the machine was busy with something else: {who}")
+        with world.site() as site:
+            async with source.reached_from(site) as access:
+                with self._started(world, site, who, access.flags) as (clock, proxy):
+                    session = Session(
+                        source.cluster,
+                        clock,
+                        proxy,
+                        ipv4_clock=nft_ipv4_clock if who.mode == "nftables" else None,
+                        line=access.line,
+                        mode=who.mode,
+                        program=who.program,
+                        limits=self.options.limits,
+                    )
+                    try:
+                        await measure(who, session, site)
+                    except ProxyError as error:
+                        self.notes.append(f"{who}: {error}")
+                        await source.cluster.restore()
+                    finally:
+                        self.found += session.found
+                        self._told.found(session.found)
+
+    async def _measure(self, who: Subject, session: Session, site: Site) -> None:
+        options = self.options
+        if not await session.cold_start():
+            self._given_up.add(who)
+            return
+        if options.with_control:
+            await session.single_changes()
+            if options.with_many:
+                await session.rolling_update()
+        if options.with_data:
+            session.found += measure_traffic(
+                site, mode=who.mode, program=who.program, size=who.size, effort=options.effort
+            )
+
+    async def _churn(self, who: Subject, session: Session, site: Site) -> None:
+        await session.churn()
+
+    @contextlib.contextmanager
+    def _started(
+        self, world: World, site: Site, who: Subject, flags: Sequence[str]
+    ) -> Iterator[tuple[CommitClock, RunningProxy]]:
+        """A running proxy and the clock that watches its kernel."""
+        with tempfile.TemporaryDirectory(dir=world.folder) as folder:
+            environment: dict[str, str] = {}
+            if who.mode == "iptables":
+                tools = RestoreTools(Path(folder) / "tools")
+                clock, environment = tools.clock(), tools.environment()
+            else:
+                with site.node.inside():
+                    clock = nft_clock()
+            proxy = RunningProxy(
+                (*command_of(who.program), *flags, *proxy_flags(who.mode)),
+                network=site.node,
+                environment=environment,
+                log=Path(folder) / "log",
+            )
+            try:
+                yield clock, proxy
+            finally:
+                proxy.stop()
+                clock.close()
+
+
+def run_benchmark(options: Options, told: Told) -> Results:
+    """Measure; interrupted, it returns what it has."""
+    require_root()
+    # Whoever stops us wants the namespaces, processes and files gone, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    started = datetime.now(UTC)
+    benchmark = Benchmark(options, told)
+    if options.with_control or options.with_data:
+        _side_by_side(benchmark)
+    if options.with_control and IPVS in options.modes:
+        _measure_ipvs(benchmark, told)
+    records = summarise(benchmark.found)
+    figures = tuple(_mode_figures(benchmark, told)) if options.with_modes else ()
+    run = Run(
+        started_at=started.strftime("%Y-%m-%d %H:%M UTC"),
+        minutes=(datetime.now(UTC) - started).total_seconds() / 60,
+        revision=revision(),
+        command=options.command,
+    )
+    return Results(
+        runs=(run,),
+        machine=describe_machine(),
+        records=records,
+        growth=growth(records),
+        notes=tuple(benchmark.notes),
+        figures=figures,
+    )
+
+
+def _side_by_side(benchmark: Benchmark) -> None:
+    unknown = set(benchmark.options.modes) - set(MODES)
+    if unknown:
+        raise Unsupported(f"side by side there is {' and '.join(MODES)}, not {sorted(unknown)[0]}")
+    require_programs()
+    if not set(benchmark.options.modes) & set(SIDE_BY_SIDE):
+        return
+    with tempfile.TemporaryDirectory(prefix="kubeproxy-bench-") as folder:
+        world = World(Path(folder))
+        with world.inside():
+            try:
+                asyncio.run(benchmark.run(world))
+            except KeyboardInterrupt:
+                benchmark.end("interrupted: what follows was not measured")
+
+
+def _measure_ipvs(benchmark: Benchmark, told: Told) -> None:
+    if reason := user_mode.why_not():
+        benchmark.notes.append(f"ipvs was not measured: {reason}")
+        return
+
+    def found(measured: Sequence[Measurement]) -> None:
+        benchmark.found += measured
+        told.found(measured)
+
+    try:
+        user_mode.measure_ipvs(
+            benchmark.options.ipvs(),
+            told=told.now,
+            found=found,
+            is_over=benchmark.is_over,
+        )
+    except ProxyError as error:
+        benchmark.notes.append(f"ipvs: {error}")
+
+
+def _mode_figures(benchmark: Benchmark, told: Told) -> Iterator[ModeFigures]:
+    """What is left of the time goes to the modes' own benchmarks."""
+    wanted = benchmark.options.figures_of
+    for mode in (mode for mode in modes_with_figures() if mode in wanted or not wanted):
+        left = benchmark.seconds_left
+        if left <= 0:
+            benchmark.notes.append(f"not measured, the time budget was used up: {mode} by itself")
+            continue
+        told.now(f"the figures of {mode} by itself")
+        yield measure_mode(mode, limit_seconds=min(left, benchmark.options.mode_seconds))

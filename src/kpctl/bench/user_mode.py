@@ -1,0 +1,102 @@
+"""The ipvs mode side by side, inside a user-mode kernel: few machines' own kernels have IPVS.
+
+That kernel makes system calls and processes many times dearer than a real one, so times are worth
+nothing but against each other. Both programs run in the same booted kernel, one after the other in
+alternating order, each on a node of its own there (`ipvs_guest`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kpctl.bench import ipvs_guest
+from kpctl.bench.control import Limits
+from kpctl.bench.ipvs_guest import MODE, Row, Task
+from kpctl.bench.program import command_of, programs_of_round
+from kpctl.bench.records import UPSTREAM, Measurement, Size
+from kpctl.bench.traffic import Effort
+from kpctl.places.uml import UserModeKernel, missing
+
+_MEMORY = "4G"
+_EXTRA_SECONDS = 120.0
+"""For the API server to fill up, and the like."""
+_LIMITED = 12
+"""Waits of one run that may each take as long as the limit."""
+
+
+class IpvsEffort(msgspec.Struct, frozen=True):
+    """How much of it."""
+
+    sizes: tuple[Size, ...]
+    rounds: int = 2
+    upstream_services: int = 1_000_000
+    """Upstream is not asked about more services than this."""
+    limits: Limits = Limits()
+    traffic: Effort = Effort()
+    with_many: bool = True
+    with_data: bool = True
+
+    def task(self, program: str, size: Size) -> Task:
+        return Task(
+            program=program,
+            command=command_of(program),
+            size=size,
+            limits=self.limits,
+            traffic=self.traffic,
+            with_many=self.with_many,
+            with_data=self.with_data,
+        )
+
+
+def why_not() -> str:
+    """Why this cannot be measured here; empty if it can."""
+    return missing()
+
+
+def measure_ipvs(
+    effort: IpvsEffort,
+    *,
+    told: Callable[[str], None],
+    found: Callable[[Sequence[Measurement]], None],
+    is_over: Callable[[str], bool],
+) -> None:
+    """Both programs at all sizes, each run told when it is done; nothing that `is_over`."""
+    given_up: set[tuple[str, Size]] = set()
+    with UserModeKernel(memory=_MEMORY) as kernel:
+        for size in effort.sizes:
+            for number in range(effort.rounds):
+                for program in programs_of_round(number):
+                    what = f"{MODE}, {size}, round {number + 1}, {program}"
+                    is_too_large = program == UPSTREAM and size.services > effort.upstream_services
+                    if is_too_large or (program, size) in given_up or is_over(what):
+                        continue
+                    told(what)
+                    measured = _one(kernel, effort.task(program, size))
+                    if any(m.is_limit for m in measured):
+                        given_up.add((program, size))
+                    found(measured)
+
+
+def _one(kernel: UserModeKernel, task: Task) -> list[Measurement]:
+    limit = task.limits.cutoff_seconds
+    rows = kernel.call(
+        Path(ipvs_guest.__file__),
+        "measure",
+        msgspec.to_builtins(task),
+        timeout_seconds=limit * (_LIMITED + 5 * task.limits.samples) + _EXTRA_SECONDS,
+    )
+    return measurements(msgspec.convert(rows, list[Row]), task.size, limit)
+
+
+def measurements(rows: Sequence[Row], size: Size, limit_seconds: float) -> list[Measurement]:
+    """What the guest answered; what did not come is a limit."""
+    limits = {"s": limit_seconds, "ms": limit_seconds * 1000}
+    return [
+        Measurement(MODE, row.name, size, row.program, limits[row.unit], row.unit, is_limit=True)
+        if row.value is None
+        else Measurement(MODE, row.name, size, row.program, row.value, row.unit)
+        for row in rows
+    ]

@@ -1,0 +1,327 @@
+"""A flow: objects, steps, and packets with their fate; read from a file written to be read.
+
+The same flow runs against the plan, against a mode's items and against the real kernel; this
+module only reads it and promises that whatever it returns is well-formed. A mistake is a
+`ConfigError` that names the file, the step and the sentence. `docs/flows.md` describes the format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from kpctl.flows.text import (
+    EndpointText,
+    Expected,
+    Packet,
+    PortText,
+    parse_endpoint,
+    parse_expected,
+    parse_packet,
+    parse_port,
+)
+from kubeproxy.errors import ConfigError
+
+VARIANTS = ("IPv4", "IPv6", "dual")
+OTHERWISE = "otherwise"
+
+
+class ServiceText(msgspec.Struct, frozen=True):
+    """A Service as a flow writes it; addresses are names until a family is chosen."""
+
+    name: str
+    ports: tuple[PortText, ...]
+    endpoints: tuple[EndpointText, ...] = ()
+    type: str = "ClusterIP"
+    external_policy: str = ""
+    internal_policy: str = ""
+    external_ips: tuple[str, ...] = ()
+    load_balancer: tuple[str, ...] = ()
+    proxied_load_balancer: tuple[str, ...] = ()
+    source_ranges: tuple[str, ...] = ()
+    affinity_seconds: int = 0
+    health_check_node_port: int = 0
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One packet and its fate, per mode where modes differ."""
+
+    packet: Packet
+    fates: Mapping[str, Expected]
+
+    def expected(self, mode: str) -> Expected:
+        return self.fates[mode] if mode in self.fates else self.fates[OTHERWISE]
+
+
+class Packets(msgspec.Struct, frozen=True):
+    """Send these, all at once."""
+
+    checks: tuple[Check, ...]
+
+
+class Apply(msgspec.Struct, frozen=True):
+    """From now on these Services are as given here; others stay."""
+
+    services: tuple[ServiceText, ...]
+
+
+class Remove(msgspec.Struct, frozen=True):
+    """Delete a Service together with its endpoints."""
+
+    service: str
+
+
+class RestartProxy(msgspec.Struct, frozen=True):
+    """End the proxy on every node with this signal and start it again."""
+
+    signal: str
+
+
+class StopProxy(msgspec.Struct, frozen=True):
+    """End the proxy on every node with this signal; later changes meet no proxy."""
+
+    signal: str
+
+
+class StartProxy(msgspec.Struct, frozen=True):
+    """Start the proxy again after `StopProxy`."""
+
+
+class StartLoad(msgspec.Struct, frozen=True):
+    """Keep making new connections of this kind, and keep one open, until `StopLoad`."""
+
+    packet: Packet
+
+
+class StopLoad(msgspec.Struct, frozen=True):
+    """End the load; not one connection may have failed, and all hosts named must have answered."""
+
+    hosts: tuple[str, ...]
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Let real time pass; only for what the kernel times out by itself."""
+
+    seconds: float
+
+
+class HealthCheck(msgspec.Struct, frozen=True):
+    """What the health check port of a Service answers on each node: local endpoints, or nothing."""
+
+    port: int
+    nodes: Mapping[str, int]
+
+
+class CleanUp(msgspec.Struct, frozen=True):
+    """Stop the proxy, run it with --cleanup, and find nothing of ours left."""
+
+
+class ForeignRules(msgspec.Struct, frozen=True):
+    """Install rules of somebody else; they must be the same after every later step."""
+
+
+class SwitchMode(msgspec.Struct, frozen=True):
+    """Start the proxy in another mode; nothing of the old one may remain. Then back."""
+
+    other: Mapping[str, str]
+
+
+Step: TypeAlias = (
+    Packets
+    | Apply
+    | Remove
+    | RestartProxy
+    | StopProxy
+    | StartProxy
+    | StartLoad
+    | StopLoad
+    | Wait
+    | HealthCheck
+    | CleanUp
+    | ForeignRules
+    | SwitchMode
+)
+
+
+class Flow(msgspec.Struct, frozen=True):
+    """One file of the corpus."""
+
+    name: str
+    title: str
+    services: tuple[ServiceText, ...]
+    steps: tuple[Step, ...]
+    proxy: Mapping[str, str] = {}
+    variants: tuple[str, ...] = VARIANTS
+    modes: tuple[str, ...] = ()
+
+    def runs_in(self, mode: str) -> bool:
+        return not self.modes or mode in self.modes
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        return tuple(c for step in self.steps if isinstance(step, Packets) for c in step.checks)
+
+
+class _ServiceFields(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    ports: dict[str, str | int] = {}
+    endpoints: list[str] = []
+    type: str = "ClusterIP"
+    external_traffic_policy: str = ""
+    internal_traffic_policy: str = ""
+    external_i_ps: list[str] = msgspec.field(default_factory=list, name="externalIPs")
+    load_balancer: list[str] = []
+    proxied_load_balancer: list[str] = []
+    load_balancer_source_ranges: list[str] = []
+    affinity_seconds: int = 0
+    health_check_node_port: int = 0
+
+
+class _FlowFields(msgspec.Struct, forbid_unknown_fields=True):
+    title: str
+    services: dict[str, dict[str, object]]
+    steps: list[dict[str, object]]
+    story: str = ""
+    proxy: dict[str, str | int | bool] = {}
+    variants: tuple[str, ...] = VARIANTS
+    modes: list[str] = []
+
+
+def load_flow(path: Path) -> Flow:
+    """The flow in a file."""
+    return parse_flow(path.stem, path.read_text(encoding="utf-8"))
+
+
+def parse_flow(name: str, text: str) -> Flow:
+    """The flow in a text; `ConfigError` says what is wrong and where."""
+    import yaml
+
+    try:
+        fields = msgspec.convert(yaml.safe_load(text), _FlowFields)
+        return _flow(name, fields)
+    except (yaml.YAMLError, msgspec.ValidationError, ConfigError) as error:
+        raise ConfigError(f"flow {name}: {error}") from error
+
+
+def _flow(name: str, fields: _FlowFields) -> Flow:
+    unknown = set(fields.variants) - set(VARIANTS)
+    if unknown:
+        raise ConfigError(f"variants are {', '.join(VARIANTS)}, not {', '.join(sorted(unknown))}")
+    book = _Book(dict(fields.services))
+    services = tuple(book.service(service) for service in fields.services)
+    steps = tuple(_step(book, number, step) for number, step in enumerate(fields.steps, 1))
+    return Flow(
+        name=name,
+        title=fields.title,
+        services=services,
+        steps=steps,
+        proxy={key: _flag_value(value) for key, value in fields.proxy.items()},
+        variants=fields.variants,
+        modes=tuple(fields.modes),
+    )
+
+
+def _flag_value(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class _Book:
+    """The Services as of the step being read: a later step may change some of their fields."""
+
+    def __init__(self, services: dict[str, dict[str, object]]) -> None:
+        self._services = services
+
+    def service(self, name: str) -> ServiceText:
+        return _service(name, self._services[name])
+
+    def change(self, name: str, fields: Mapping[str, object]) -> ServiceText:
+        self._services[name] = {**self._services.get(name, {}), **fields}
+        return self.service(name)
+
+    def check_known(self, name: str) -> str:
+        if name not in self._services:
+            known = ", ".join(self._services)
+            raise ConfigError(f"there is no service {name!r}; there are: {known}")
+        return name
+
+
+def _service(name: str, raw: Mapping[str, object]) -> ServiceText:
+    try:
+        fields = msgspec.convert(raw, _ServiceFields)
+        return ServiceText(
+            name=name,
+            ports=tuple(parse_port(port, str(text)) for port, text in fields.ports.items()),
+            endpoints=tuple(parse_endpoint(text) for text in fields.endpoints),
+            type=fields.type,
+            external_policy=fields.external_traffic_policy,
+            internal_policy=fields.internal_traffic_policy,
+            external_ips=tuple(fields.external_i_ps),
+            load_balancer=tuple(fields.load_balancer),
+            proxied_load_balancer=tuple(fields.proxied_load_balancer),
+            source_ranges=tuple(fields.load_balancer_source_ranges),
+            affinity_seconds=fields.affinity_seconds,
+            health_check_node_port=fields.health_check_node_port,
+        )
+    except (msgspec.ValidationError, ConfigError) as error:
+        raise ConfigError(f"service {name!r}: {error}") from error
+
+
+def _step(book: _Book, number: int, raw: Mapping[str, object]) -> Step:
+    if len(raw) != 1:
+        raise ConfigError(f"step {number} must have one verb, has {', '.join(raw) or 'none'}")
+    ((verb, value),) = raw.items()
+    parser = _VERBS.get(verb)
+    if parser is None:
+        raise ConfigError(f"step {number}: {verb!r} is none of: {', '.join(_VERBS)}")
+    try:
+        return parser(book, value)
+    except (msgspec.ValidationError, ConfigError) as error:
+        raise ConfigError(f"step {number} ({verb}): {error}") from error
+
+
+def _packets(_book: _Book, value: object) -> Packets:
+    table = msgspec.convert(value, dict[str, str | dict[str, str]])
+    return Packets(tuple(_check(text, fate) for text, fate in table.items()))
+
+
+def _check(text: str, fate: str | dict[str, str]) -> Check:
+    by_mode = {OTHERWISE: fate} if isinstance(fate, str) else fate
+    if OTHERWISE not in by_mode:
+        raise ConfigError(f"{text!r} says nothing of other modes: add {OTHERWISE!r}")
+    fates = {mode: parse_expected(expected) for mode, expected in by_mode.items()}
+    return Check(parse_packet(text), fates)
+
+
+def _apply(book: _Book, value: object) -> Apply:
+    changes = msgspec.convert(value, dict[str, dict[str, object]])
+    return Apply(tuple(book.change(name, fields) for name, fields in changes.items()))
+
+
+def _endpoints(book: _Book, value: object) -> Apply:
+    lists = msgspec.convert(value, dict[str, list[str]])
+    changes = [(book.check_known(name), {"endpoints": names}) for name, names in lists.items()]
+    return Apply(tuple(book.change(name, fields) for name, fields in changes))
+
+
+def _health(_book: _Book, value: object) -> HealthCheck:
+    return msgspec.convert(value, HealthCheck)
+
+
+_VERBS: Mapping[str, Callable[[_Book, object], Step]] = {
+    "packets": _packets,
+    "apply": _apply,
+    "endpoints": _endpoints,
+    "remove": lambda book, value: Remove(book.check_known(str(value))),
+    "restart proxy": lambda _, value: RestartProxy(str(value)),
+    "stop proxy": lambda _, value: StopProxy(str(value)),
+    "start proxy": lambda _book, _value: StartProxy(),
+    "start load": lambda _, value: StartLoad(parse_packet(str(value))),
+    "stop load": lambda _, value: StopLoad(parse_expected(str(value)).answers[0].hosts),
+    "wait": lambda _, value: Wait(msgspec.convert(value, float)),
+    "health check": _health,
+    "clean up": lambda _book, _value: CleanUp(),
+    "foreign rules": lambda _book, _value: ForeignRules(),
+    "switch mode": lambda _, value: SwitchMode(msgspec.convert(value, dict[str, str])),
+}

@@ -1,0 +1,334 @@
+"""Runs a flow in the lab: the real program, the real kernel, real packets.
+
+One lab serves many flows; proxies are restarted only when a flow wants other flags. After each
+change the runner waits until every proxy says it has synced; a packet whose fate is not yet as
+expected is then given a moment more (`PATIENCE_SECONDS`), because it is the end that counts. Loads
+get no such mercy: not one of their connections may fail, at any moment.
+
+Returns sentences about what is wrong; none means the flow holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+from kpctl.flows.flow import (
+    Apply,
+    Check,
+    CleanUp,
+    Flow,
+    ForeignRules,
+    HealthCheck,
+    Packets,
+    Remove,
+    RestartProxy,
+    ServiceText,
+    StartLoad,
+    StartProxy,
+    Step,
+    StopLoad,
+    StopProxy,
+    SwitchMode,
+    Wait,
+)
+from kpctl.flows.judge import Memory, judge
+from kpctl.flows.load import TIMEOUT_SECONDS, Load
+from kpctl.flows.model import expand_networks
+from kpctl.flows.objects import (
+    Destination,
+    World,
+    generation_manifest,
+    node_manifest,
+    service_cidr_manifest,
+    service_manifest,
+    slice_manifests,
+)
+from kpctl.flows.ruleset import Ruleset
+from kpctl.flows.run import services_at
+from kpctl.flows.text import Expected, Packet
+from kpctl.lab.cluster import Lab
+from kpctl.lab.probe import Fate, Outcome, Target
+from kpctl.lab.topology import Node
+from kubeproxy.facts.ids import Family
+
+PATIENCE_SECONDS = 3.0
+_DROP_SECONDS = 0.4
+_ANSWER_SECONDS = 2.0
+_AT_ONCE = 32
+_generations = count()
+
+
+class LabRunner:
+    """Runs flows of one mode in one lab."""
+
+    def __init__(
+        self, lab: Lab, mode: str, *, load_timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> None:
+        """`load_timeout_seconds`: how late an answer to a connection of a load may be."""
+        self._lab = lab
+        self._mode = mode
+        self._load_timeout_seconds = load_timeout_seconds
+        nodes = [node_manifest(node) for node in lab.topology.nodes]
+        lab.proxies.write("cluster", [*nodes, service_cidr_manifest()])
+
+    async def run(self, flow: Flow, world: World) -> Sequence[str]:
+        """What is wrong with this flow, in sentences."""
+        run = _Run(self._lab, flow, world, self._mode, self._load_timeout_seconds)
+        try:
+            return await run.all_steps()
+        except BaseException:
+            # Nobody knows what the proxies have done of it: the next flow starts new ones.
+            await self._lab.proxies.stop(signal.SIGKILL)
+            raise
+        finally:
+            await run.end()
+
+
+class _Run:
+    """One flow under way."""
+
+    def __init__(
+        self, lab: Lab, flow: Flow, world: World, mode: str, load_timeout_seconds: float
+    ) -> None:
+        self._lab = lab
+        self._load_timeout_seconds = load_timeout_seconds
+        self._flow = flow
+        self._world = world
+        self._mode = self._started_in = mode
+        self._memory = Memory()
+        self._services: Mapping[str, ServiceText] = {s.name: s for s in flow.services}
+        self._loads: list[Load] = []
+        self._foreign: Mapping[str, tuple[str, ...]] = {}
+        self._wrong: list[str] = []
+        self._limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def all_steps(self) -> Sequence[str]:
+        self._listen()
+        await self._write()
+        await self._ensure_proxies()
+        for number, step in enumerate(self._flow.steps, 1):
+            before = len(self._wrong)
+            await self._do(step)
+            self._check_foreign()
+            found = self._wrong[before:]
+            self._wrong[before:] = [f"step {number}: {sentence}" for sentence in found]
+        return self._wrong
+
+    async def end(self) -> None:
+        """Leave the lab as the next flow may find it."""
+        await asyncio.gather(*(load.stop() for load in self._loads))
+        if self._foreign:
+            for node in self._foreign:
+                self._ruleset(node).remove_foreign()
+
+    async def _do(self, step: Step) -> None:
+        match step:
+            case Packets(checks=checks):
+                await self._send(checks)
+            case Apply() | Remove():
+                self._services = services_at(self._services, step)
+                await self._write()
+            case RestartProxy(signal=name):
+                await self._lab.proxies.restart(signal.Signals[name])
+            case StopProxy(signal=name):
+                await self._lab.proxies.stop(signal.Signals[name])
+            case StartProxy() | CleanUp() | SwitchMode():
+                await self._do_proxy(step)
+            case StartLoad(packet=packet):
+                await self._start_load(packet)
+            case StopLoad(hosts=hosts):
+                await self._stop_load(hosts)
+            case Wait(seconds=seconds):
+                await asyncio.sleep(seconds)
+            case HealthCheck():
+                await self._check_health(step)
+            case ForeignRules():
+                self._install_foreign()
+
+    # --- objects and proxies ---
+
+    def _listen(self) -> None:
+        """Every endpoint the flow will ever name has an echo server behind it."""
+        moments = [self._services]
+        for step in self._flow.steps:
+            moments.append(services_at(moments[-1], step))
+        for services in moments:
+            for service in services.values():
+                for endpoint in service.endpoints:
+                    targets = dict(endpoint.targets)
+                    for port in service.ports:
+                        number = targets.get(port.name, port.target)
+                        self._lab.listen(endpoint.host, port.protocol, number)
+
+    async def _write(self) -> None:
+        """Hand the Services of the moment to the proxies, and wait until they have them."""
+        began = time.time()
+        manifests = [service_manifest(s, self._world) for s in self._services.values()]
+        for service in self._services.values():
+            manifests += slice_manifests(service, self._world)
+        manifests.append(generation_manifest(next(_generations)))
+        self._lab.proxies.write("flow", manifests)
+        if self._lab.proxies.is_running:
+            await self._lab.proxies.settle(since=began)
+        await asyncio.gather(*(load.go_on() for load in self._loads))
+
+    async def _ensure_proxies(self) -> None:
+        proxies, flags = self._lab.proxies, self._flags()
+        if proxies.is_running and (proxies.mode, proxies.flags) == (self._mode, flags):
+            return
+        await proxies.stop()
+        await proxies.start(self._mode, flags)
+
+    def _flags(self) -> Mapping[str, str]:
+        flags = self._flow.proxy.items()
+        return {name: expand_networks(value, self._world) for name, value in flags}
+
+    async def _do_proxy(self, step: StartProxy | CleanUp | SwitchMode) -> None:
+        proxies = self._lab.proxies
+        match step:
+            case StartProxy():
+                await proxies.start(self._mode, self._flags())
+            case CleanUp():
+                await proxies.stop()
+                await proxies.clean_up()
+                self._expect_no_leftovers("")
+            case SwitchMode(other=other):
+                old, self._mode = self._mode, other[self._started_in]
+                await proxies.stop()
+                await proxies.start(self._mode, self._flags())
+                self._expect_no_leftovers(old)
+
+    # --- packets ---
+
+    async def _send(self, checks: Sequence[Check]) -> None:
+        jobs = [(check, family) for family in self._world.families for check in checks]
+        results = await asyncio.gather(*(self._send_one(check, f) for check, f in jobs))
+        for (check, family), sentences in zip(jobs, results, strict=True):
+            label = f"{family.value} {check.packet.text}"
+            self._wrong += [f"{label}: {sentence}" for sentence in sentences]
+
+    async def _send_one(self, check: Check, family: Family) -> Sequence[str]:
+        """Probe until the outcome is as expected, or patience ends."""
+        expected = check.expected(self._mode)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        key = f"{family.value} {check.packet.text}"
+        while True:
+            outcomes = await self._probe_all(check.packet, expected, family)
+            wrong = judge(outcomes, expected, self._seen_addresses(expected, family))
+            wrong += self._memory.judge(key, outcomes, expected)
+            # Trying an even spread again and again would find an even one by chance.
+            if not wrong or expected.is_even or time.monotonic() > deadline:
+                return wrong
+            await asyncio.sleep(0.05)
+
+    async def _probe_all(
+        self, packet: Packet, expected: Expected, family: Family
+    ) -> Sequence[Outcome]:
+        places = self._world.destinations(packet, self._services, family)
+        wanted = [places[i % len(places)] for i in range(expected.times)]
+        is_ordered = packet.source_port or expected.is_sticky or expected.is_as_before
+        if is_ordered:
+            return [await self._probe(packet, place, expected, family) for place in wanted]
+        probes = (self._probe(packet, place, expected, family) for place in wanted)
+        return await asyncio.gather(*probes)
+
+    async def _probe(
+        self, packet: Packet, place: Destination, expected: Expected, family: Family
+    ) -> Outcome:
+        timeout = _DROP_SECONDS if expected.fate is Fate.DROPPED else _ANSWER_SECONDS
+        async with self._limit:
+            target = _target(packet, place, family)
+            return await self._lab.prober.probe(target, timeout_seconds=timeout)
+
+    def _seen_addresses(self, expected: Expected, family: Family) -> Mapping[str, tuple[str, ...]]:
+        """For each host that may answer, the source addresses it may see."""
+        return {host: self._addresses(expected.seen_by(host), family) for host in expected.hosts}
+
+    def _addresses(self, name: str, family: Family) -> tuple[str, ...]:
+        if not name:
+            return ()
+        topology = self._lab.topology
+        if isinstance(topology.host(name), Node):
+            return topology.addresses_of_node(name, family)
+        return (topology.host(name).addresses.of(family),)
+
+    # --- load ---
+
+    async def _start_load(self, packet: Packet) -> None:
+        for family in self._world.families:
+            place = self._world.destinations(packet, self._services, family)[0]
+            load = Load(
+                self._lab.prober,
+                _target(packet, place, family),
+                timeout_seconds=self._load_timeout_seconds,
+            )
+            self._loads.append(load)
+            await load.start()
+
+    async def _stop_load(self, hosts: Sequence[str]) -> None:
+        await asyncio.gather(*(load.stop() for load in self._loads))
+        for load in self._loads:
+            missing = sorted(set(hosts) - load.hosts)
+            found = [*load.failures[:5], *(f"{host} never answered" for host in missing)]
+            self._wrong += [f"under load {load.label}: {sentence}" for sentence in found]
+        self._loads = []
+
+    # --- health, foreign rules, leftovers ---
+
+    async def _check_health(self, step: HealthCheck) -> None:
+        for node, endpoints in step.nodes.items():
+            for family in self._world.families:
+                wrong = await self._health_mistake(node, family, step.port, endpoints)
+                self._wrong += [wrong] if wrong else []
+
+    async def _health_mistake(self, node: str, family: Family, port: int, count: int) -> str:
+        wanted = (200 if count else 503, f'"localEndpoints": {count}')
+        address = self._lab.topology.node(node).addresses.of(family)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        answer = ""
+        while time.monotonic() < deadline:
+            try:
+                answer = await self._lab.proxies.get(node, address, port, "/")
+            except OSError as error:
+                answer = str(error)
+            if f" {wanted[0]} " in answer and wanted[1] in answer:
+                return ""
+            await asyncio.sleep(0.05)
+        first = answer.splitlines()[0] if answer else "nothing"
+        return f"{node} must answer {wanted[0]} with {wanted[1]} on {address}:{port}, says {first}"
+
+    def _ruleset(self, node: str) -> Ruleset:
+        return Ruleset(self._lab.namespaces, node)
+
+    def _install_foreign(self) -> None:
+        for node in self._lab.proxies.nodes:
+            self._ruleset(node).install_foreign()
+        self._foreign = {n: self._ruleset(n).foreign() for n in self._lab.proxies.nodes}
+
+    def _check_foreign(self) -> None:
+        for node, before in self._foreign.items():
+            now = self._ruleset(node).foreign()
+            if now != before:
+                changed = sorted(set(before) ^ set(now)) or ["the order of rules"]
+                self._wrong.append(f"foreign rules on {node} changed: {'; '.join(changed)}")
+
+    def _expect_no_leftovers(self, mode: str) -> None:
+        for node in self._lab.proxies.nodes:
+            found = self._ruleset(node).leftovers(mode)
+            if found:
+                self._wrong.append(f"{len(found)} things of ours are left on {node}: {found[0]}")
+
+
+def _target(packet: Packet, place: Destination, family: Family) -> Target:
+    return Target(
+        source=packet.source,
+        address=place.address,
+        port=place.port,
+        family=family,
+        protocol=place.protocol,
+        source_port=packet.source_port,
+    )

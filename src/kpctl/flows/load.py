@@ -1,0 +1,73 @@
+"""Steady load: new connections all the time, and one that stays open, with a record of failures."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+from kpctl.lab.probe import Connection, Fate, Outcome, Prober, Target
+
+_PAUSE_SECONDS = 0.01
+_ENOUGH = 30
+TIMEOUT_SECONDS = 2.0
+"""Twice what a lost first packet costs; whoever is answered later counts as dropped."""
+
+
+class Load:
+    """Runs until stopped; `failures` and `hosts` say what happened."""
+
+    def __init__(
+        self, prober: Prober, target: Target, *, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> None:
+        self._prober = prober
+        self._target = target
+        self.label = f"{target.source} -> {target.address}:{target.port}"
+        self._timeout_seconds = timeout_seconds
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_over = False
+        self.made = 0
+        self.hosts: set[str] = set()
+        self.failures: list[str] = []
+
+    async def start(self) -> None:
+        """Returns once the connection that stays open is open."""
+        opened = await self._prober.connect(self._target, timeout_seconds=self._timeout_seconds)
+        if isinstance(opened, Outcome):
+            self.failures.append(f"the lasting connection was {opened.fate.value}")
+            return
+        self._tasks = [
+            asyncio.create_task(self._keep_asking(opened)),
+            asyncio.create_task(self._keep_connecting()),
+        ]
+
+    async def go_on(self) -> None:
+        """Let enough connections meet the present state that each endpoint gets some."""
+        wanted = self.made + _ENOUGH
+        while self.made < wanted and self._tasks and not self.failures:
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def stop(self) -> None:
+        self._is_over = True
+        await asyncio.gather(*self._tasks)
+
+    async def _keep_asking(self, connection: Connection) -> None:
+        try:
+            while not self._is_over:
+                outcome = await connection.ask(timeout_seconds=self._timeout_seconds)
+                if outcome.fate is not Fate.ANSWERED:
+                    self.failures.append(f"the lasting connection was {outcome.fate.value}")
+                    return
+                await asyncio.sleep(_PAUSE_SECONDS)
+        finally:
+            connection.close()
+
+    async def _keep_connecting(self) -> None:
+        while not self._is_over:
+            began = datetime.now().time()
+            outcome = await self._prober.probe(self._target, timeout_seconds=self._timeout_seconds)
+            self.made += 1
+            if outcome.answer is not None:
+                self.hosts.add(outcome.answer.host)
+            else:
+                self.failures.append(f"connection {self.made} at {began} was {outcome.fate.value}")
+            await asyncio.sleep(_PAUSE_SECONDS)

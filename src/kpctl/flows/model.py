@@ -1,0 +1,107 @@
+"""What every node of a flow's cluster knows and decides: facts and plans, without any kernel.
+
+Pure: objects go through the same decoding and planning as in the daemon. Tracers build on it, one
+over the plans themselves and one per mode over rendered items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from kpctl.flows.flow import ServiceText
+from kpctl.flows.objects import World, service_cidr_manifest, service_manifest, slice_manifests
+from kpctl.lab.topology import POD_CIDR, Node
+from kubeproxy.api import objects
+from kubeproxy.api.decode import decode_service, decode_service_cidrs, decode_slice
+from kubeproxy.facts.address import parse_cidr
+from kubeproxy.facts.ids import Family
+from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts, node_port_cidrs_of
+from kubeproxy.facts.store import Store
+from kubeproxy.plan.service import plan_service
+from kubeproxy.plan.types import ServicePlan
+
+_PRIMARY_BY_DEFAULT = frozenset({"nftables"})
+"""Modes that serve node ports on the node's primary addresses unless told otherwise."""
+
+
+def node_plans(
+    services: Iterable[ServiceText], world: World, facts: NodeFacts
+) -> tuple[ServicePlan, ...]:
+    """The plans of one node for one family."""
+    store = Store()
+    for service in services:
+        decoded = decode_service(
+            msgspec.convert(service_manifest(service, world), objects.Service), facts.family
+        )
+        if decoded.facts is not None:
+            store.set_service(decoded.facts)
+        for manifest in slice_manifests(service, world):
+            found = decode_slice(msgspec.convert(manifest, objects.EndpointSlice), facts.name)
+            if found.family is facts.family:
+                store.set_slice(found.facts)
+    return tuple(
+        plan
+        for name in sorted(store.service_names())
+        if (service_facts := store.service(name)) is not None
+        for plan in plan_service(service_facts, store.endpoints(name), facts)
+    )
+
+
+def node_facts(
+    node: Node, world: World, family: Family, *, mode: str, flags: Mapping[str, str]
+) -> NodeFacts:
+    """What the proxy on this node knows about it, started with these flags."""
+    cidrs = decode_service_cidrs(
+        msgspec.convert(service_cidr_manifest(), objects.ServiceCIDR)
+    ).cidrs
+    return NodeFacts(
+        name=node.name,
+        family=family,
+        ip=node.addresses.of(family),
+        zone=node.zone,
+        detector=_detector(node, family, flags),
+        node_port_cidrs=_node_port_cidrs(node, world, family, mode=mode, flags=flags),
+        addresses=_addresses(node, family),
+        service_cidrs=tuple(cidr for cidr in cidrs if (":" in cidr) == (family is Family.IPV6)),
+        masquerade_all=flags.get("masquerade-all") == "true",
+        allows_external_ips="AllowServiceExternalIPs=false" not in flags.get("feature-gates", ""),
+    )
+
+
+def _addresses(node: Node, family: Family) -> tuple[str, ...]:
+    loopback = "127.0.0.1" if family is Family.IPV4 else "::1"
+    return tuple(sorted((node.addresses.of(family), node.gateway.of(family), loopback)))
+
+
+def _detector(node: Node, family: Family, flags: Mapping[str, str]) -> LocalDetector:
+    match flags.get("detect-local-mode", "ClusterCIDR"):
+        case "BridgeInterface":
+            return LocalDetector(DetectorKind.BRIDGE, flags["pod-bridge-interface"])
+        case "InterfaceNamePrefix":
+            prefix = flags["pod-interface-name-prefix"]
+            return LocalDetector(DetectorKind.INTERFACE_PREFIX, prefix)
+        case "NodeCIDR":
+            return LocalDetector(DetectorKind.CIDR, node.pod_cidr(family))
+    if flags.get("cluster-cidr") == "":
+        return LocalDetector()
+    return LocalDetector(DetectorKind.CIDR, POD_CIDR[family])
+
+
+def _node_port_cidrs(
+    node: Node, world: World, family: Family, *, mode: str, flags: Mapping[str, str]
+) -> tuple[str, ...]:
+    default = "primary" if mode in _PRIMARY_BY_DEFAULT else ""
+    texts = expand_networks(flags.get("nodeport-addresses", default), world).split(",")
+    if texts == ["primary"]:
+        texts = [f"{node.addresses.of(f)}/{f.bits}" for f in Family]
+    parsed = [parse_cidr(text) for text in texts if text]
+    return node_port_cidrs_of(family, tuple(found[1] for found in parsed if found))
+
+
+def expand_networks(value: str, world: World) -> str:
+    """A flag's value with `<nodes>`, `<pods>` written out as networks of both families."""
+    for name in ("nodes", "pods"):
+        value = value.replace(f"<{name}>", ",".join(world.cidr(name, f) for f in Family))
+    return value

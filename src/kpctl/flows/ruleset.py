@@ -1,0 +1,109 @@
+"""What is installed on a node of the lab, by us and by others, as the usual tools show it.
+
+Foreign rules are put into the very tables and base chains the modes use, and must never change.
+`leftovers` is what of ours a tool still shows.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+
+from kpctl.lab.namespaces import Namespaces
+
+_IPTABLES = ("iptables", "ip6tables")
+_FOREIGN_XTABLES = """*mangle
+:FOREIGN-MARKS - [0:0]
+-A FORWARD -j FOREIGN-MARKS
+-A FOREIGN-MARKS -p tcp -m tcp --dport 65001 -j MARK --set-xmark 0x1/0x1
+COMMIT
+*nat
+:FOREIGN-NAT - [0:0]
+-A PREROUTING -p tcp -m tcp --dport 65002 -j FOREIGN-NAT
+-A FOREIGN-NAT -p tcp -m tcp --dport 65002 -j REDIRECT --to-ports 65003
+-A POSTROUTING -m mark --mark 0x10000/0x10000 -j MASQUERADE
+COMMIT
+*filter
+:FOREIGN-FILTER - [0:0]
+-A INPUT -p tcp -m tcp --dport 65004 -j FOREIGN-FILTER
+-A FORWARD -p tcp -m tcp --dport 65004 -j FOREIGN-FILTER
+-A FOREIGN-FILTER -p tcp -m tcp --dport 65004 -j DROP
+COMMIT
+"""
+_FOREIGN_NFT = """
+table inet foreign {
+  set visitors { type ipv4_addr; elements = { 192.0.2.99 } }
+  map ports { type inet_service : verdict; elements = { 65005 : drop } }
+  chain prerouting {
+    type nat hook prerouting priority dstnat; policy accept;
+    tcp dport 65006 redirect to :65007
+  }
+  chain forward {
+    type filter hook forward priority filter; policy accept;
+    tcp dport vmap @ports
+  }
+}
+"""
+_STAYS = "KUBE-FIREWALL"
+"""Upstream leaves this chain to the kubelet, which shares it."""
+
+_COUNTERS = re.compile(r" \[\d+:\d+\]$")
+
+
+class Ruleset:
+    """Rules on one node."""
+
+    def __init__(self, namespaces: Namespaces, node: str) -> None:
+        self._namespaces = namespaces
+        self._node = node
+
+    def install_foreign(self) -> None:
+        for tool in _IPTABLES:
+            self._run([f"{tool}-restore", "--noflush"], _FOREIGN_XTABLES)
+        self._run(["nft", "-f", "-"], _FOREIGN_NFT)
+
+    def remove_foreign(self) -> None:
+        for tool in _IPTABLES:
+            for line in self._xtables(tool):
+                if line.startswith("*"):
+                    table = line[1:]
+                elif line.startswith("-A") and "KUBE" not in line:
+                    self._run([tool, "-t", table, "-D", *line.split()[1:]])
+            for table, chain in (("mangle", "MARKS"), ("nat", "NAT"), ("filter", "FILTER")):
+                self._run([tool, "-t", table, "-X", f"FOREIGN-{chain}"])
+        self._run(["nft", "delete", "table", "inet", "foreign"])
+
+    def foreign(self) -> tuple[str, ...]:
+        """Everything that is not ours, in order."""
+        found = [line for tool in _IPTABLES for line in self._xtables(tool) if "KUBE" not in line]
+        return (*found, *self._run(["nft", "list", "table", "inet", "foreign"]).splitlines())
+
+    def leftovers(self, mode: str = "") -> tuple[str, ...]:
+        """Lines of ours: of one mode, or of all."""
+        found: list[str] = []
+        if mode in ("", "nftables"):
+            tables = self._run(["nft", "list", "tables"]).splitlines()
+            found += [line for line in tables if line.endswith(" kube-proxy")]
+        if mode in ("", "iptables"):
+            found += self._kube_lines()
+        return tuple(found)
+
+    def _kube_lines(self) -> Iterator[str]:
+        for tool in _IPTABLES:
+            for line in self._xtables(tool):
+                if "KUBE-" in line and _STAYS not in line:
+                    yield f"{tool}: {line}"
+
+    def _xtables(self, tool: str) -> Iterator[str]:
+        """What the tool saves, without time stamps and counters."""
+        for line in self._run([f"{tool}-save"]).splitlines():
+            if not line.startswith("#"):
+                yield _COUNTERS.sub("", line)
+
+    def _run(self, argv: list[str], text: str = "") -> str:
+        command = self._namespaces.command(self._node, argv)
+        done = subprocess.run(command, input=text, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise AssertionError(f"{' '.join(argv)} on {self._node}: {done.stderr.strip()}")
+        return done.stdout

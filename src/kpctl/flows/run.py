@@ -1,0 +1,166 @@
+"""Runs a flow against tracers: no kernel, no sockets, no time.
+
+Walks the steps, keeps the Services as they are at each moment, and asks the tracer of the node
+that meets each packet. What only time and sockets can show (restarts, loads, stickiness) is the
+kernel runner's. Returns sentences about what is wrong; none means the flow holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from kpctl.flows.flow import Apply, Check, Flow, Packets, Remove, ServiceText, Step
+from kpctl.flows.model import node_facts, node_plans
+from kpctl.flows.objects import LOCALHOST, Destination, World
+from kpctl.flows.text import Expected, Packet
+from kpctl.flows.trace import Arrival, Ruling, Traced, Tracer
+from kpctl.lab.probe import Fate
+from kpctl.lab.topology import Client, Node, Pod, Topology
+from kpctl.lab.wiring import BRIDGE, UPLINK
+from kubeproxy.facts.ids import Family, Protocol
+from kubeproxy.facts.node import NodeFacts
+from kubeproxy.plan.types import ServicePlan
+
+MakeTracer: TypeAlias = Callable[[Sequence[ServicePlan], NodeFacts], Tracer]
+_FAMILIES = {"IPv4": (Family.IPV4,), "IPv6": (Family.IPV6,), "dual": tuple(Family)}
+_FATES = {Ruling.REJECT: Fate.REJECTED, Ruling.DROP: Fate.DROPPED}
+
+
+def families_of(variant: str) -> tuple[Family, ...]:
+    return _FAMILIES[variant]
+
+
+def services_at(held: Mapping[str, ServiceText], step: Step) -> Mapping[str, ServiceText]:
+    """The Services after a step."""
+    if isinstance(step, Apply):
+        return {**held, **{service.name: service for service in step.services}}
+    if isinstance(step, Remove):
+        return {name: service for name, service in held.items() if name != step.service}
+    return held
+
+
+def run_traced(flow: Flow, world: World, make_tracer: MakeTracer, *, mode: str) -> Sequence[str]:
+    """What is wrong with this flow, in sentences."""
+    wrong: list[str] = []
+    services: Mapping[str, ServiceText] = {service.name: service for service in flow.services}
+    for number, step in enumerate(flow.steps, 1):
+        services = services_at(services, step)
+        if isinstance(step, Packets):
+            moment = _Moment(flow, world, services, make_tracer, mode)
+            wrong += [f"step {number}: {text}" for text in moment.mistakes(step.checks)]
+    return wrong
+
+
+class _Moment:
+    """The cluster between two steps: tracers are made when a node is first met."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        world: World,
+        services: Mapping[str, ServiceText],
+        make_tracer: MakeTracer,
+        mode: str,
+    ) -> None:
+        self._flow = flow
+        self._world = world
+        self._services = services
+        self._make_tracer = make_tracer
+        self._mode = mode
+        self._tracers: dict[tuple[str, Family], Tracer] = {}
+
+    def mistakes(self, checks: Sequence[Check]) -> Iterator[str]:
+        for family in self._world.families:
+            for check in checks:
+                expected = check.expected(self._mode)
+                for mistake in self._compare(check.packet, expected, family):
+                    yield f"{family.value} {check.packet.text}: {mistake}"
+
+    def _compare(self, packet: Packet, expected: Expected, family: Family) -> Iterator[str]:
+        for destination in self._world.destinations(packet, self._services, family):
+            yield from self._compare_one(packet, expected, destination, family)
+
+    def _compare_one(
+        self, packet: Packet, expected: Expected, destination: Destination, family: Family
+    ) -> Iterator[str]:
+        node = meeting_node(self._world.topology, packet, destination)
+        traced = self._tracer(node, family).trace(arrival_of(self._world, packet, destination))
+        fate = fate_of(traced, destination, self._world)
+        if fate is not expected.fate:
+            yield f"expected {expected.fate.value}, the rules say {fate.value}"
+        elif fate is Fate.ANSWERED:
+            yield from self._compare_answers(packet, expected, traced, node)
+
+    def _compare_answers(
+        self, packet: Packet, expected: Expected, traced: Traced, node: Node
+    ) -> Iterator[str]:
+        owners = {
+            self._world.topology.owner(address): (address, port)
+            for address, port in traced.endpoints
+        }
+        if set(owners) != expected.hosts:
+            found = ", ".join(sorted(str(owner) for owner in owners)) or "nobody"
+            yield f"expected answers from {', '.join(sorted(expected.hosts))}, not {found}"
+        for host, endpoint in sorted(owners.items(), key=lambda pair: str(pair[0])):
+            seen = node.name if endpoint in traced.masqueraded else packet.source
+            wanted = expected.seen_by(host or "")
+            if wanted and seen != wanted:
+                yield f"{host} must see {wanted}, sees {seen}"
+
+    def _tracer(self, node: Node, family: Family) -> Tracer:
+        key = (node.name, family)
+        if key not in self._tracers:
+            flow = self._flow
+            facts = node_facts(node, self._world, family, mode=self._mode, flags=flow.proxy)
+            plans = node_plans(self._services.values(), self._world, facts)
+            self._tracers[key] = self._make_tracer(plans, facts)
+        return self._tracers[key]
+
+
+def meeting_node(topology: Topology, packet: Packet, destination: Destination) -> Node:
+    """The node whose rules decide: the one addressed, else the one where the packet enters."""
+    owner = topology.owner(destination.address)
+    if owner is not None and isinstance(topology.host(owner), Node):
+        return topology.node(owner)
+    return topology.entry_node(packet.source)
+
+
+def arrival_of(world: World, packet: Packet, destination: Destination) -> Arrival:
+    """The packet as that node meets it."""
+    topology = world.topology
+    family = Family.IPV6 if ":" in destination.address else Family.IPV4
+    sender = topology.host(packet.source)
+    node = meeting_node(topology, packet, destination)
+    is_loopback = packet.place == LOCALHOST
+    return Arrival(
+        family=family,
+        protocol=destination.protocol,
+        source=destination.address if is_loopback else sender.addresses.of(family),
+        destination=destination.address,
+        port=destination.port,
+        interface=_interface(sender, node),
+    )
+
+
+def _interface(sender: Node | Pod | Client, node: Node) -> str:
+    if sender is node:
+        return ""
+    return BRIDGE if isinstance(sender, Pod) and sender.node == node.name else UPLINK
+
+
+def fate_of(traced: Traced, destination: Destination, world: World) -> Fate:
+    """What the sender notices of a ruling."""
+    if traced.ruling is Ruling.FORWARD:
+        return Fate.ANSWERED
+    if traced.ruling is Ruling.UNTOUCHED:
+        return _natural_fate(destination, world)
+    return _FATES[traced.ruling]
+
+
+def _natural_fate(destination: Destination, world: World) -> Fate:
+    """What a packet meets that no rule touches: a closed port here, or no route there."""
+    is_here = destination.address in ("127.0.0.1", "::1")
+    if not is_here and world.topology.owner(destination.address) is None:
+        return Fate.UNREACHABLE
+    return Fate.REFUSED if destination.protocol is Protocol.TCP else Fate.REJECTED

@@ -1,0 +1,215 @@
+"""The small sentences of a flow file: packets, fates, ports and endpoints.
+
+Each is parsed here into a frozen value, with an error that quotes the sentence and says what was
+expected. `flow` reads the file around them.
+
+    packet     client-a -> web:http          FROM[@SOURCE-PORT] -> PLACE:PORT[/PROTOCOL]
+    fate       dropped
+               web-a1 or web-b1 sees client-a; web-b2 sees node-a, evenly
+    port       80 -> 8080/TCP, node port 30080
+    endpoint   web-a1 (terminating, zone zone-a)
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from kpctl.lab.probe import Fate
+from kubeproxy.errors import ConfigError
+from kubeproxy.facts.ids import Protocol
+
+_PACKET = re.compile(
+    r"(?P<source>[\w-]+)(?:@(?P<source_port>\d+))?\s*->\s*"
+    r"(?P<place>[\w-]+):(?P<port>[\w-]+)(?:/(?P<protocol>TCP|UDP|SCTP))?(?:\s*\((?P<note>[^)]*)\))?"
+)
+_PORT = re.compile(
+    r"(?P<port>\d+)(?:/(?P<protocol>TCP|UDP|SCTP))?\s*->\s*(?P<target>\d+)"
+    r"(?:,\s*node port (?P<node_port>\d+))?"
+)
+_ENDPOINT = re.compile(r"(?P<host>[\w-]+)(?:\s*\((?P<traits>[^)]*)\))?")
+_SEES = re.compile(r"(?P<hosts>[\w-]+(?: or [\w-]+)*)(?: sees (?P<seen>[\w-]+))?")
+_STILL = re.compile(r"still ([\w-]+)")
+_NOT_ONLY = re.compile(r"not only ([\w-]+)")
+_TIMES = re.compile(r"(\d+) times")
+_PLAIN_FATES = tuple(f.value for f in Fate if f not in (Fate.ANSWERED, Fate.BROKEN))
+_MODIFIERS = ("evenly", "sticky", "as before")
+_MANY = 12
+
+
+class Packet(msgspec.Struct, frozen=True):
+    """Who sends where. `port` is a port's name or its number as text."""
+
+    text: str
+    source: str
+    place: str
+    port: str
+    protocol: Protocol | None = None
+    source_port: int = 0
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """Hosts that may answer, and the host whose address they must see (empty: any)."""
+
+    hosts: tuple[str, ...]
+    seen: str = ""
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """What must become of a packet.
+
+    `is_even`: the answers spread evenly over the hosts. `is_sticky`: all probes meet one host,
+    which is remembered; `is_as_before`: the host remembered for the same packet. `still`: the
+    kernel remembers this one of the hosts; `not_only`: it does not any more.
+    """
+
+    fate: Fate
+    answers: tuple[Answers, ...] = ()
+    times: int = 1
+    is_even: bool = False
+    is_sticky: bool = False
+    is_as_before: bool = False
+    still: str = ""
+    not_only: str = ""
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        return frozenset(host for answers in self.answers for host in answers.hosts)
+
+    def seen_by(self, host: str) -> str:
+        """The host whose address this one must see; empty if it does not matter."""
+        return next((a.seen for a in self.answers if host in a.hosts), "")
+
+
+class PortText(msgspec.Struct, frozen=True):
+    """One port of a Service."""
+
+    name: str
+    port: int
+    target: int
+    protocol: Protocol = Protocol.TCP
+    node_port: int = 0
+
+
+class EndpointText(msgspec.Struct, frozen=True):
+    """One endpoint: the host it is, its conditions and hints, and target ports of its own."""
+
+    host: str
+    is_ready: bool = True
+    is_serving: bool = True
+    is_terminating: bool = False
+    zones: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    targets: tuple[tuple[str, int], ...] = ()
+
+
+def parse_packet(text: str) -> Packet:
+    """`client-a -> web:http`; a note in parentheses makes a repeated packet a key of its own."""
+    found = _match(
+        _PACKET, text, "a packet is FROM -> PLACE:PORT, for example client-a -> web:http"
+    )
+    protocol = found["protocol"]
+    return Packet(
+        text=text,
+        source=found["source"],
+        place=found["place"],
+        port=found["port"],
+        protocol=Protocol(protocol) if protocol else None,
+        source_port=int(found["source_port"] or 0),
+    )
+
+
+def parse_expected(text: str) -> Expected:
+    """`rejected`, or who answers and what they see, with modifiers after commas."""
+    body, *words = (part.strip() for part in text.split(","))
+    modifiers = _Modifiers(words, text)
+    is_plain = body in _PLAIN_FATES
+    return Expected(
+        fate=Fate(body) if is_plain else Fate.ANSWERED,
+        answers=() if is_plain else tuple(_answers(part, text) for part in body.split(";")),
+        times=modifiers.times,
+        is_even="evenly" in words,
+        is_sticky="sticky" in words,
+        is_as_before="as before" in words,
+        still=modifiers.still,
+        not_only=modifiers.not_only,
+    )
+
+
+def _answers(part: str, text: str) -> Answers:
+    fates = ", ".join(_PLAIN_FATES)
+    found = _match(_SEES, part.strip(), f"{text!r} is neither one of {fates} nor A or B sees C")
+    return Answers(tuple(found["hosts"].split(" or ")), found["seen"] or "")
+
+
+class _Modifiers:
+    """What follows the commas; more than one probe is implied where one would prove nothing."""
+
+    def __init__(self, words: list[str], text: str) -> None:
+        self.times = _MANY if {"sticky", "as before"} & set(words) else 1
+        self.still = self.not_only = ""
+        for word in words:
+            if word not in _MODIFIERS and not self._take(word):
+                known = ", ".join((*_MODIFIERS, "N times", "still HOST", "not only HOST"))
+                raise ConfigError(f"{word!r} in {text!r} is none of: {known}")
+
+    def _take(self, word: str) -> bool:
+        if found := _TIMES.fullmatch(word):
+            self.times = int(found[1])
+        elif found := _STILL.fullmatch(word):
+            self.still = found[1]
+        elif found := _NOT_ONLY.fullmatch(word):
+            self.not_only = found[1]
+        return found is not None
+
+
+def parse_port(name: str, text: str) -> PortText:
+    """`80 -> 8080`, `53/UDP -> 5353, node port 30053`; the name `-` stands for none."""
+    expected = "a port is PORT[/PROTOCOL] -> TARGET[, node port NUMBER]"
+    found = _match(_PORT, str(text), expected)
+    return PortText(
+        name="" if name == "-" else name,
+        port=int(found["port"]),
+        target=int(found["target"]),
+        protocol=Protocol(found["protocol"] or "TCP"),
+        node_port=int(found["node_port"] or 0),
+    )
+
+
+def parse_endpoint(text: str) -> EndpointText:
+    """`web-a1`, `web-a1 (not ready)`, `web-a1 (terminating, zone zone-a, http 9090)`."""
+    found = _match(_ENDPOINT, text, "an endpoint is HOST or HOST (TRAIT, TRAIT)")
+    traits = [trait.strip() for trait in (found["traits"] or "").split(",") if trait.strip()]
+    plain = {trait for trait in traits if trait in _CONDITIONS}
+    pairs = [_pair(trait, text) for trait in traits if trait not in plain]
+    return EndpointText(
+        host=found["host"] or "",
+        is_ready=not plain & {"not ready", "terminating", "not serving"},
+        is_serving="not serving" not in plain,
+        is_terminating="terminating" in plain,
+        zones=tuple(value for key, value in pairs if key == "zone"),
+        nodes=tuple(value for key, value in pairs if key == "node"),
+        targets=tuple((key, int(value)) for key, value in pairs if key not in ("zone", "node")),
+    )
+
+
+_CONDITIONS = ("not ready", "terminating", "not serving")
+
+
+def _pair(trait: str, text: str) -> tuple[str, str]:
+    key, _, value = trait.partition(" ")
+    if not value or (key not in ("zone", "node") and not value.isdigit()):
+        known = ", ".join(_CONDITIONS)
+        raise ConfigError(
+            f"{trait!r} in {text!r} is no trait of an endpoint; there are: {known},"
+            " zone NAME, node NAME, PORT-NAME NUMBER"
+        )
+    return key, value
+
+
+def _match(pattern: re.Pattern[str], text: str, expected: str) -> re.Match[str]:
+    found = pattern.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"{text!r} cannot be read: {expected}")
+    return found

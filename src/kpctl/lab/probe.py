@@ -1,0 +1,269 @@
+"""Probes: one packet (or connection) from a host of the lab, and what became of it.
+
+    answered      an echo server answered; the outcome says which and what it saw
+    refused       a TCP reset or an SCTP abort
+    rejected      ICMP port unreachable
+    unreachable   another ICMP error, or no route
+    dropped       nothing came back in time
+    broken        a connection that was open broke
+
+A kernel reports a reset and an ICMP error on a TCP socket with the same error number, so a raw
+ICMP socket per host listens along; the kernel hands ICMP to it before it fails the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import random
+import socket
+from enum import StrEnum
+from itertools import count
+
+import msgspec
+
+from kpctl.lab.echo import Answer
+from kpctl.lab.packets import (
+    INIT,
+    INIT_ACK,
+    SctpPacket,
+    format_sctp,
+    parse_icmp_error,
+    parse_sctp,
+    strip_ipv4_header,
+)
+from kpctl.lab.sockets import Hosts, bound_socket, icmp_socket, sctp_socket
+from kubeproxy.facts.ids import Family, Protocol
+
+DEFAULT_TIMEOUT_SECONDS = 1.0
+_ASK = b"who?\n"
+_MAX_REMEMBERED = 4096
+_SCTP_LISTEN_SECONDS = 0.05
+_SCTP_REPEAT = 5
+_NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH)
+
+
+class Fate(StrEnum):
+    """What became of a packet."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    REJECTED = "rejected"
+    UNREACHABLE = "unreachable"
+    DROPPED = "dropped"
+    BROKEN = "broken"
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where a probe goes, and from where."""
+
+    source: str
+    address: str
+    port: int
+    family: Family
+    protocol: Protocol
+    source_port: int = 0
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of one probe."""
+
+    fate: Fate
+    answer: Answer | None = None
+    source_port: int = 0
+
+
+class Prober:
+    """Sends probes from any host of a lab; many may be under way at once."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
+        self._icmp: dict[tuple[str, Family], _IcmpWatch] = {}
+
+    async def probe(
+        self, target: Target, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    ) -> Outcome:
+        if target.protocol is Protocol.TCP:
+            opened = await self.connect(target, timeout_seconds=timeout_seconds)
+            if isinstance(opened, Outcome):
+                return opened
+            try:
+                return await opened.ask(timeout_seconds=timeout_seconds)
+            finally:
+                opened.close()
+        if target.protocol is Protocol.UDP:
+            return await self._probe_udp(target, timeout_seconds)
+        return await self._probe_sctp(target, timeout_seconds)
+
+    async def connect(
+        self, target: Target, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    ) -> Connection | Outcome:
+        """An open TCP connection, or why there is none."""
+        sock = self._socket(target)
+        watch, port = self._watch(target), sock.getsockname()[1]
+        watch.forget(Protocol.TCP, port)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await loop.sock_connect(sock, (target.address, target.port))
+        except TimeoutError:
+            fate = watch.find(Protocol.TCP, port) or Fate.DROPPED
+        except OSError as error:
+            fate = watch.find(Protocol.TCP, port) or _fate_of(error)
+        else:
+            return Connection(sock)
+        sock.close()
+        return Outcome(fate, source_port=port)
+
+    def close(self) -> None:
+        for watch in self._icmp.values():
+            watch.close()
+        self._icmp = {}
+
+    def _socket(self, target: Target) -> socket.socket:
+        return bound_socket(
+            self._hosts, target.source, target.family, target.protocol, port=target.source_port
+        )
+
+    def _watch(self, target: Target) -> _IcmpWatch:
+        key = (target.source, target.family)
+        if key not in self._icmp:
+            self._icmp[key] = _IcmpWatch(icmp_socket(self._hosts, *key), target.family)
+        return self._icmp[key]
+
+    async def _probe_udp(self, target: Target, timeout_seconds: float) -> Outcome:
+        sock = self._socket(target)
+        watch, port = self._watch(target), sock.getsockname()[1]
+        watch.forget(Protocol.UDP, port)
+        loop = asyncio.get_running_loop()
+        try:
+            sock.connect((target.address, target.port))
+            async with asyncio.timeout(timeout_seconds):
+                await loop.sock_sendall(sock, _ASK)
+                data = await loop.sock_recv(sock, 2048)
+            return Outcome(Fate.ANSWERED, msgspec.json.decode(data, type=Answer), port)
+        except TimeoutError:
+            return Outcome(watch.find(Protocol.UDP, port) or Fate.DROPPED, source_port=port)
+        except OSError as error:
+            return Outcome(watch.find(Protocol.UDP, port) or _fate_of(error), source_port=port)
+        finally:
+            sock.close()
+
+    async def _probe_sctp(self, target: Target, timeout_seconds: float) -> Outcome:
+        sock, watch = sctp_socket(self._hosts, target.source, target.family), self._watch(target)
+        port = target.source_port or random.randint(32768, 60999)
+        watch.forget(Protocol.SCTP, port)
+        init = SctpPacket(port, target.port, 0, INIT, random.randint(1, 2**32 - 1))
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await self._sctp_reply(sock, init, target, watch)
+        except TimeoutError:
+            return Outcome(watch.find(Protocol.SCTP, port) or Fate.DROPPED, source_port=port)
+        except OSError as error:
+            return Outcome(watch.find(Protocol.SCTP, port) or _fate_of(error), source_port=port)
+        finally:
+            sock.close()
+
+    async def _sctp_reply(
+        self, sock: socket.socket, init: SctpPacket, target: Target, watch: _IcmpWatch
+    ) -> Outcome:
+        """The reply to our INIT; a raw socket gets everybody's packets, and no ICMP error."""
+        loop = asyncio.get_running_loop()
+        for attempt in count():
+            if attempt % _SCTP_REPEAT == 0:
+                # As every SCTP does, an INIT is sent again; a raw socket has no ports of its own.
+                sock.sendto(format_sctp(init), (target.address, 0))
+            try:
+                data = await asyncio.wait_for(loop.sock_recv(sock, 2048), _SCTP_LISTEN_SECONDS)
+            except TimeoutError:
+                if fate := watch.find(Protocol.SCTP, init.source_port):
+                    return Outcome(fate, source_port=init.source_port)
+                continue
+            outcome = _sctp_outcome(data, init, target.family)
+            if outcome is not None:
+                return outcome
+        raise AssertionError("unreachable: the caller's time-out ends the loop")
+
+
+def _sctp_outcome(data: bytes, init: SctpPacket, family: Family) -> Outcome | None:
+    """What a packet says about our INIT, or None if it is not about it."""
+    packet = parse_sctp(strip_ipv4_header(data) if family is Family.IPV4 else data)
+    if packet is None or packet.tag != init.initiate_tag:
+        return None
+    if packet.chunk != INIT_ACK:
+        return Outcome(Fate.REFUSED, source_port=init.source_port)
+    answer = msgspec.json.decode(packet.cookie, type=Answer)
+    return Outcome(Fate.ANSWERED, answer, init.source_port)
+
+
+class Connection:
+    """An open TCP connection to an echo server."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._port: int = sock.getsockname()[1]
+
+    async def ask(self, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Outcome:
+        """One question over the open connection."""
+        loop = asyncio.get_running_loop()
+        data = b""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await loop.sock_sendall(self._sock, _ASK)
+                while not data.endswith(b"\n"):
+                    chunk = await loop.sock_recv(self._sock, 2048)
+                    if not chunk:
+                        return Outcome(Fate.BROKEN, source_port=self._port)
+                    data += chunk
+        except OSError:
+            # TimeoutError is an OSError too: an open connection that falls silent is broken.
+            return Outcome(Fate.BROKEN, source_port=self._port)
+        return Outcome(Fate.ANSWERED, msgspec.json.decode(data, type=Answer), self._port)
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+class _IcmpWatch:
+    """ICMP errors a host received, by the port of ours they speak of; read when somebody asks."""
+
+    def __init__(self, sock: socket.socket, family: Family) -> None:
+        self._sock = sock
+        self._family = family
+        self._seen: dict[tuple[Protocol, int], Fate] = {}
+
+    def forget(self, protocol: Protocol, port: int) -> None:
+        self._drain()
+        self._seen.pop((protocol, port), None)
+
+    def find(self, protocol: Protocol, port: int) -> Fate | None:
+        self._drain()
+        return self._seen.get((protocol, port))
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def _drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._note(self._sock.recv(2048))
+
+    def _note(self, data: bytes) -> None:
+        message = strip_ipv4_header(data) if self._family is Family.IPV4 else data
+        error = parse_icmp_error(message, self._family)
+        if error is None:
+            return
+        if len(self._seen) >= _MAX_REMEMBERED:
+            self._seen.clear()
+        fate = Fate.REJECTED if error.is_port_unreachable else Fate.UNREACHABLE
+        self._seen[error.protocol, error.source_port] = fate
+
+
+def _fate_of(error: OSError) -> Fate:
+    if error.errno in _NO_ROUTE:
+        return Fate.UNREACHABLE
+    if error.errno in (errno.EPERM, errno.EACCES):
+        # The kernel tells a local sender that its own packet was dropped by a rule.
+        return Fate.DROPPED
+    return Fate.REFUSED

@@ -1,0 +1,256 @@
+"""`kube-proxy` on the nodes of a lab: started, told of objects, watched, stopped.
+
+Every node runs the real program as a process of its own in the node's namespace, fed by one
+directory of manifests that all of them watch. `settle` waits until each has synced after a moment,
+as its own health port tells. Nothing global on the machine is changed: the size of the connection
+tracking table and the process' OOM score are left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from kpctl.lab.namespaces import Namespaces
+from kpctl.lab.sockets import bound_socket
+from kpctl.lab.topology import POD_CIDR
+from kubeproxy.errors import KernelError
+from kubeproxy.facts.ids import Family, Protocol
+
+HEALTH_PORT = 10256
+METRICS_PORT = 10249
+START_SECONDS = 20.0
+STOP_SECONDS = 30.0
+"""Even a killed process may wait seconds for the kernel, while namespaces are being removed."""
+
+SETTLE_SECONDS = 10.0
+_POLL_SECONDS = 0.01
+_START_POLL_SECONDS = 0.05
+_LAST_SYNC = re.compile(
+    r'^kubeproxy_sync_proxy_rules_last_timestamp_seconds\{ip_family="(\w+)"\} (\S+)$', re.MULTILINE
+)
+_BASE_FLAGS: Mapping[str, str] = {
+    "cluster-cidr": ",".join(POD_CIDR[family] for family in Family),
+    "iptables-min-sync-period": "0s",
+    "healthz-bind-address": f"127.0.0.1:{HEALTH_PORT}",
+    "metrics-bind-address": f"127.0.0.1:{METRICS_PORT}",
+    "conntrack-max-per-core": "0",
+    "oom-score-adj": "0",
+    "v": "2",
+}
+
+
+class ProxyFailed(KernelError):
+    """A proxy of the lab did not do what it should; the text ends with the last lines it said."""
+
+
+class Proxies:
+    """One proxy per node, all with the same mode and flags."""
+
+    def __init__(self, namespaces: Namespaces, directory: Path) -> None:
+        self._namespaces = namespaces
+        self._directory = directory
+        self.manifests = directory / "manifests"
+        self.manifests.mkdir()
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+        self.mode = ""
+        self.flags: Mapping[str, str] = {}
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self._namespaces.topology.nodes)
+
+    @property
+    def is_running(self) -> bool:
+        """Have they been started? One that has died since is noticed by `settle`."""
+        return bool(self._running)
+
+    def write(self, name: str, manifests: Iterable[Mapping[str, object]]) -> None:
+        """Replace one manifest file, in one move; no manifests remove it."""
+        path = self.manifests / f"{name}.json"
+        items = list(manifests)
+        if not items:
+            path.unlink(missing_ok=True)
+            return
+        draft = self.manifests / f".{name}.draft"
+        draft.write_bytes(msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": items}))
+        draft.rename(path)
+
+    async def start(self, mode: str, flags: Mapping[str, str]) -> None:
+        """Start a proxy on every node and wait for the first sync; an empty flag is left out."""
+        self.mode, self.flags = mode, flags
+        began = time.time()
+        for node in self.nodes:
+            self._running[node] = await self._spawn(node)
+        await self._wait(began, self._first_sync, START_SECONDS, _START_POLL_SECONDS)
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """End every proxy and wait for it; one that ignores a gentle signal is an error."""
+        ending, self._running = self._running, {}
+        for process in ending.values():
+            _send_signal(process, number)
+        waits = (_wait_or_kill(process) for process in ending.values())
+        stopped = await asyncio.gather(*waits)
+        for node, is_stopped in zip(ending, stopped, strict=True):
+            if not is_stopped:
+                raise self._failure(node, f"did not stop after {number.name}")
+
+    async def restart(self, number: signal.Signals) -> None:
+        await self.stop(number)
+        await self.start(self.mode, self.flags)
+
+    async def clean_up(self) -> None:
+        """Run the program with --cleanup on every node."""
+        for node in self.nodes:
+            process = await self._run(node, ["--cleanup"])
+            if await process.wait() != 0:
+                raise self._failure(node, "failed to clean up")
+
+    async def settle(self, *, since: float) -> None:
+        """Wait until every proxy has synced both families after `since` (wall-clock time)."""
+        await self._wait(since, self.last_sync, SETTLE_SECONDS, _POLL_SECONDS)
+
+    async def last_sync(self, node: str) -> Mapping[Family, float]:
+        """When this node's proxy last synced each family; nothing while it cannot be asked."""
+        return parse_last_syncs(await self._ask(node, HEALTH_PORT, "/healthz"))
+
+    async def _first_sync(self, node: str) -> Mapping[Family, float]:
+        """The same from the metrics, which cost more to make.
+
+        The health port cannot tell before the first sync: it counts the start as an update, so that
+        a proxy that never syncs is found out.
+        """
+        found = _LAST_SYNC.findall(await self._ask(node, METRICS_PORT, "/metrics"))
+        return {Family(name): float(value) for name, value in found}
+
+    async def _ask(self, node: str, port: int, path: str) -> str:
+        try:
+            async with asyncio.timeout(1):
+                return await self.get(node, "127.0.0.1", port, path)
+        except OSError:
+            return ""
+
+    async def _wait(
+        self,
+        since: float,
+        ask: Callable[[str], Awaitable[Mapping[Family, float]]],
+        timeout_seconds: float,
+        poll_seconds: float,
+    ) -> None:
+        deadline = time.monotonic() + timeout_seconds
+        for node in self.nodes:
+            while not _is_after(await ask(node), since):
+                self._check_running(node)
+                if time.monotonic() > deadline:
+                    raise self._failure(node, f"did not sync within {timeout_seconds:g} s")
+                await asyncio.sleep(poll_seconds)
+
+    def _check_running(self, node: str) -> None:
+        process = self._running.get(node)
+        if process is None or process.returncode is not None:
+            raise self._failure(node, "is not running")
+
+    async def get(self, node: str, address: str, port: int, path: str) -> str:
+        """The answer to an HTTP request made on a node, headers and all."""
+        family = Family.IPV6 if ":" in address else Family.IPV4
+        sock = bound_socket(self._namespaces, node, family, Protocol.TCP)
+        return await _http_get(sock, address, port, path)
+
+    def log(self, node: str, *, lines: int = 0) -> str:
+        """What the proxy of this node has said, or the last lines; its flags, known, left out."""
+        path = self._log_path(node)
+        text = path.read_text(errors="replace") if path.exists() else ""
+        said = [line for line in text.splitlines() if "] FLAG: --" not in line]
+        return "\n".join(said[-lines:])
+
+    async def _spawn(self, node: str) -> asyncio.subprocess.Process:
+        flags = {
+            **_BASE_FLAGS,
+            "proxy-mode": self.mode,
+            "hostname-override": node,
+            "manifests": str(self.manifests),
+            **self.flags,
+        }
+        given = [f"--{name}={value}" for name, value in flags.items() if value]
+        return await self._run(node, given)
+
+    async def _run(self, node: str, arguments: Sequence[str]) -> asyncio.subprocess.Process:
+        program = [sys.executable, "-m", "kubeproxy", *arguments]
+        with self._log_path(node).open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                *self._namespaces.command(node, program),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def _log_path(self, node: str) -> Path:
+        return self._directory / f"{node}.log"
+
+    def _failure(self, node: str, what: str) -> ProxyFailed:
+        tail = self.log(node, lines=15)
+        return ProxyFailed(f"kube-proxy on {node} {what}; it last said:\n{tail}")
+
+
+def _send_signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
+
+
+async def _wait_or_kill(process: asyncio.subprocess.Process) -> bool:
+    """Wait for the end; False if it had to be forced."""
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        _send_signal(process, signal.SIGKILL)
+        await process.wait()
+        return False
+    return True
+
+
+def _is_after(syncs: Mapping[Family, float], since: float) -> bool:
+    return all(syncs.get(family, 0.0) >= since for family in Family)
+
+
+class _FamilyHealth(msgspec.Struct, rename="camel"):
+    last_updated: datetime
+
+
+class _Health(msgspec.Struct):
+    status: dict[str, _FamilyHealth] = {}
+
+
+def parse_last_syncs(answer: str) -> Mapping[Family, float]:
+    """When each family last synced, from an answer of the health port."""
+    _, _, body = answer.partition("\r\n\r\n")
+    try:
+        health = msgspec.json.decode(body, type=_Health)
+    except msgspec.DecodeError:
+        return {}
+    return {Family(name): each.last_updated.timestamp() for name, each in health.status.items()}
+
+
+async def _http_get(sock: socket.socket, address: str, port: int, path: str) -> str:
+    loop = asyncio.get_running_loop()
+    host = f"[{address}]" if ":" in address else address
+    try:
+        await loop.sock_connect(sock, (address, port))
+        request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        await loop.sock_sendall(sock, request.encode())
+        received = []
+        while chunk := await loop.sock_recv(sock, 65536):
+            received.append(chunk)
+        return b"".join(received).decode(errors="replace")
+    finally:
+        sock.close()

@@ -1,0 +1,223 @@
+"""kubeconfig files: reading, merging, choosing the context, and saying what is wrong.
+
+Promises the rules of Kubernetes' own clients: of several files the first that names a thing wins,
+relative paths count from the file they stand in, inline data beats a file, and every problem of the
+chosen context is reported at once. Whether certificates and tokens are any good is found out in
+`credentials`.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kubeproxy.api.auth.access import Access, ExecSpec, Tls, normalise_server
+from kubeproxy.api.auth.kubeconfig_rules import check_cluster, check_user
+from kubeproxy.api.auth.kubeconfig_types import (
+    Cluster,
+    Context,
+    Exec,
+    File,
+    NamedCluster,
+    NamedUser,
+    User,
+)
+from kubeproxy.errors import ConfigError
+
+NO_CONFIGURATION = (
+    "invalid configuration: no configuration has been provided, "
+    "try setting KUBERNETES_MASTER environment variable"
+)
+_EXEC_EXTENSION = "client.authentication.k8s.io/exec"
+
+
+class Kubeconfig(msgspec.Struct, frozen=True):
+    """One or more files, merged; all paths are absolute."""
+
+    clusters: Mapping[str, Cluster] = {}
+    users: Mapping[str, User] = {}
+    contexts: Mapping[str, Context] = {}
+    current_context: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.clusters or self.users or self.contexts or self.current_context)
+
+
+def read_kubeconfig(paths: Sequence[str]) -> Kubeconfig:
+    """Read and merge the files; a missing one is an error."""
+    return merge(_resolve_paths(_read_file(path), Path(path).absolute().parent) for path in paths)
+
+
+def _read_file(path: str) -> File:
+    try:
+        text = Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise ConfigError(f"stat {path}: no such file or directory") from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(f'error loading config file "{path}": open {path}: {reason}') from error
+    try:
+        return parse_kubeconfig(text)
+    except ValueError as error:
+        raise ConfigError(f'error loading config file "{path}": {error}') from error
+
+
+def parse_kubeconfig(text: bytes) -> File:
+    """The declared part of one file; unknown fields are passed over. Raises ValueError."""
+    import yaml
+
+    try:
+        tree = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    return msgspec.convert({} if tree is None else tree, File, strict=False)
+
+
+def _resolve_paths(file: File, folder: Path) -> File:
+    def absolute(path: str) -> str:
+        return str(folder / path) if path else ""
+
+    clusters = (
+        NamedCluster(named.name, _cluster_paths(named.cluster or Cluster(), absolute))
+        for named in file.clusters or ()
+    )
+    users = (
+        NamedUser(named.name, _user_paths(named.user or User(), absolute))
+        for named in file.users or ()
+    )
+    return msgspec.structs.replace(file, clusters=tuple(clusters), users=tuple(users))
+
+
+def _cluster_paths(cluster: Cluster, absolute: Callable[[str], str]) -> Cluster:
+    ca_file = absolute(cluster.certificate_authority)
+    return msgspec.structs.replace(cluster, certificate_authority=ca_file)
+
+
+def _user_paths(user: User, absolute: Callable[[str], str]) -> User:
+    exec_ = user.exec
+    if exec_ is not None and "/" in exec_.command:
+        exec_ = msgspec.structs.replace(exec_, command=absolute(exec_.command))
+    return msgspec.structs.replace(
+        user,
+        client_certificate=absolute(user.client_certificate),
+        client_key=absolute(user.client_key),
+        token_file=absolute(user.token_file),
+        exec=exec_,
+    )
+
+
+def merge(files: Iterable[File]) -> Kubeconfig:
+    """One configuration out of several; the first that names a thing wins."""
+    clusters: dict[str, Cluster] = {}
+    users: dict[str, User] = {}
+    contexts: dict[str, Context] = {}
+    current = ""
+    for file in files:
+        for cluster in file.clusters or ():
+            clusters.setdefault(cluster.name, cluster.cluster or Cluster())
+        for user in file.users or ():
+            users.setdefault(user.name, user.user or User())
+        for context in file.contexts or ():
+            contexts.setdefault(context.name, context.context or Context())
+        current = current or file.current_context
+    return Kubeconfig(clusters, users, contexts, current)
+
+
+def access_from(config: Kubeconfig, master: str = "") -> Access:
+    """The access the current context describes; `master` replaces the server."""
+    problems, context = _choose_context(config)
+    cluster = config.clusters.get(context.cluster, Cluster())
+    user = config.users.get(context.user, User())
+    if master:
+        cluster = msgspec.structs.replace(cluster, server=master)
+    problems += check_cluster(context.cluster, cluster) + check_user(context.user, user)
+    if problems:
+        text = problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
+        raise ConfigError(f"invalid configuration: {text}")
+    return _build_access(cluster, user)
+
+
+def _choose_context(config: Kubeconfig) -> tuple[list[str], Context]:
+    name = config.current_context
+    if not name:
+        return [], Context()
+    context = config.contexts.get(name)
+    if context is None:
+        return [f"context was not found for specified context: {name}"], Context()
+    problems = []
+    if context.user and context.user not in config.users:
+        problems.append(f'user "{context.user}" was not found for context "{name}"')
+    if context.cluster and context.cluster not in config.clusters:
+        problems.append(f'cluster "{context.cluster}" was not found for context "{name}"')
+    return problems, context
+
+
+def _build_access(cluster: Cluster, user: User) -> Access:
+    tls = Tls(
+        ca_file=cluster.certificate_authority,
+        ca_data=base64.b64decode(cluster.certificate_authority_data),
+        cert_file=user.client_certificate,
+        cert_data=base64.b64decode(user.client_certificate_data),
+        key_file=user.client_key,
+        key_data=base64.b64decode(user.client_key_data),
+        server_name=cluster.tls_server_name,
+        is_insecure=cluster.insecure_skip_tls_verify,
+    )
+    return Access(
+        server=normalise_server(cluster.server, tls),
+        tls=tls,
+        token=user.token,
+        token_file=user.token_file,
+        username=user.username,
+        password=user.password,
+        plugin=_build_plugin(cluster, user.exec) if user.exec else None,
+        proxy_url=cluster.proxy_url,
+        impersonation=_impersonation(user),
+        disables_compression=cluster.disable_compression,
+    )
+
+
+def _build_plugin(cluster: Cluster, exec_: Exec) -> ExecSpec:
+    extension = next(
+        (entry.extension for entry in cluster.extensions or () if entry.name == _EXEC_EXTENSION),
+        None,
+    )
+    return ExecSpec(
+        command=exec_.command,
+        api_version=exec_.api_version,
+        arguments=exec_.args or (),
+        environment=tuple((variable.name, variable.value) for variable in exec_.env or ()),
+        install_hint=exec_.install_hint,
+        provides_cluster_info=exec_.provide_cluster_info,
+        cluster_config=b"" if extension is None else msgspec.json.encode(extension),
+    )
+
+
+def _impersonation(user: User) -> tuple[tuple[str, str], ...]:
+    if not user.as_:
+        return ()
+    headers = [("Impersonate-User", user.as_)]
+    if user.as_uid:
+        headers.append(("Impersonate-Uid", user.as_uid))
+    headers += [("Impersonate-Group", group) for group in user.as_groups or ()]
+    headers += [
+        (f"Impersonate-Extra-{name}", value)
+        for name, values in sorted((user.as_user_extra or {}).items())
+        for value in values
+    ]
+    return tuple(headers)
+
+
+def split_paths(kubeconfig: str) -> tuple[str, ...]:
+    """The files a `--kubeconfig` value names: one, or several as in $KUBECONFIG.
+
+    A file whose own name has a colon stays one file.
+    """
+    if os.pathsep not in kubeconfig or Path(kubeconfig).exists():
+        return (kubeconfig,)
+    return tuple(part for part in kubeconfig.split(os.pathsep) if part)

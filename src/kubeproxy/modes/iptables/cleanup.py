@@ -1,0 +1,63 @@
+"""Removing everything of the iptables mode, and nothing else.
+
+Left as upstream leaves them: the kubelet's KUBE-FIREWALL with its jumps, route_localnet, and the
+accounting objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kubeproxy.modes.iptables import names
+from kubeproxy.modes.iptables.scaffold import OWN_JUMPS
+from kubeproxy.modes.netfilter.cleanup import Removal, clean_families, removal_input
+from kubeproxy.modes.netfilter.rules.text import TableText
+
+_FIXED = {
+    "nat": (names.SERVICES, names.NODE_PORTS, names.POSTROUTING, names.MARK_MASQ, names.CANARY),
+    "filter": (
+        names.SERVICES,
+        names.EXTERNAL_SERVICES,
+        names.FORWARD,
+        names.NODE_PORTS,
+        names.PROXY_FIREWALL,
+        names.CANARY,
+    ),
+    "mangle": (names.CANARY,),
+}
+_PREFIXES = {"nat": names.SERVICE_CHAIN_PREFIXES}
+_ALSO_OF_IPVS = frozenset(
+    {
+        names.SERVICES,
+        names.NODE_PORTS,
+        names.POSTROUTING,
+        names.MARK_MASQ,
+        names.FORWARD,
+        names.PROXY_FIREWALL,
+    }
+)
+
+
+def own_chains(table: TableText) -> list[str]:
+    """Our chains in a table: the fixed ones in upstream's order, then the services'."""
+    fixed = [chain for chain in _FIXED[table.name] if chain in table.policies]
+    prefixes = _PREFIXES.get(table.name, ())
+    return fixed + sorted(chain for chain in table.policies if chain.startswith(prefixes))
+
+
+def cleanup_input(table: TableText) -> str:
+    """Restore input that removes all that is ours in a table; empty if nothing is."""
+    return removal_input(table, own_chains(table), OWN_JUMPS)
+
+
+def has_evidence(tables: Iterable[TableText]) -> bool:
+    """Was this mode here? Chains that ipvs mode has too are no sign of it."""
+    return any(chain not in _ALSO_OF_IPVS for table in tables for chain in own_chains(table))
+
+
+REMOVAL = Removal(tuple(_FIXED), cleanup_input, has_evidence)
+
+
+async def cleanup() -> Sequence[str]:
+    """Clean both families, as far as their tools are there."""
+    return await clean_families(REMOVAL)

@@ -1,0 +1,134 @@
+"""Can this host run the mode, and what must be set before it does.
+
+Every answer is tried rather than looked up: a netlink family, a protocol version, a throw-away
+virtual server. Errors begin like upstream's and go on with what to do about it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Collection
+
+from kubeproxy.errors import KernelError, Unsupported
+from kubeproxy.facts.ids import Family, Protocol
+from kubeproxy.kernel.ipset.table import Ipset
+from kubeproxy.kernel.ipvs.table import NOT_SUPPORTED, Ipvs
+from kubeproxy.kernel.ipvs.wire import Service, Timeouts
+from kubeproxy.kernel.modules import load_module
+from kubeproxy.kernel.sysctl import ensure_sysctl, kernel_release
+from kubeproxy.logs import get_logger
+from kubeproxy.modes.base import ModeOptions
+from kubeproxy.modes.ipvs.render import DEFAULT_SCHEDULER
+from kubeproxy.modes.netfilter.check import require_iptables
+
+logger = get_logger(__name__)
+
+PROBE_ADDRESSES = {Family.IPV4: "198.51.100.0", Family.IPV6: "2001:db8:ffff::"}
+"""From networks reserved for documentation; no real service may use them."""
+PROBE_PORT = 20000
+
+_REUSE_MODE_SINCE = (4, 1)
+_REUSE_MODE_UNTIL = (5, 9)
+
+
+async def check(families: Collection[Family], options: ModeOptions) -> None:
+    """Raise Unsupported unless IPVS, ipset, the scheduler and iptables are all there."""
+    try:
+        with await open_ipvs() as ipvs:
+            check_ipset()
+            for family in families:
+                probe_scheduler(ipvs, options.ipvs_scheduler or DEFAULT_SCHEDULER, family)
+    except (KernelError, Unsupported) as error:
+        raise Unsupported(f"can't use the IPVS proxier: {error}") from error
+    for family in families:
+        await require_iptables(family, options)
+
+
+async def open_ipvs() -> Ipvs:
+    """IPVS, with its module loaded if that is all that is missing."""
+    try:
+        return Ipvs()
+    except Unsupported:
+        problem = await load_module("ip_vs")
+    try:
+        return Ipvs()
+    except Unsupported as error:
+        reason = f" ({problem})" if problem else ""
+        raise Unsupported(f"{NOT_SUPPORTED}{reason}") from error
+
+
+def check_ipset() -> None:
+    try:
+        with Ipset() as ipset:
+            ipset.check()
+    except KernelError as error:
+        raise Unsupported(f"the kernel has no ipset (module ip_set): {error}") from error
+
+
+def probe_scheduler(ipvs: Ipvs, scheduler: str, family: Family = Family.IPV4) -> None:
+    """Find out whether the kernel has this scheduler, and this family, by using them."""
+    address = PROBE_ADDRESSES[family]
+    known = (s for s in ipvs.services() if (":" in s.address) == (":" in address))
+    if any(service.scheduler == scheduler for service in known):
+        return
+    probe = Service(Protocol.TCP.number, address, PROBE_PORT, scheduler, 0, 0)
+    try:
+        ipvs.create(probe)
+    except KernelError as error:
+        if error.errno == errno.EAFNOSUPPORT:
+            raise Unsupported(f"the kernel's IPVS has no {family.value}") from error
+        if error.errno == errno.ENOENT:
+            raise Unsupported(
+                f'no such file or directory: the kernel has no IPVS scheduler "{scheduler}"; '
+                f"check ipvs.scheduler, or install the module ip_vs_{scheduler}"
+            ) from error
+        if error.errno != errno.EEXIST:
+            raise
+    if not ipvs.services():
+        raise Unsupported("ipvs not supported")
+    ipvs.delete(probe)
+
+
+def wanted_sysctls(release: tuple[int, int], *, strict_arp: bool) -> list[tuple[str, int]]:
+    """Kernel parameters in the order they are set. Pure."""
+    wanted = [("net/ipv4/vs/conntrack", 1)]
+    if _REUSE_MODE_SINCE <= release < _REUSE_MODE_UNTIL:
+        wanted.append(("net/ipv4/vs/conn_reuse_mode", 0))
+    wanted += [
+        ("net/ipv4/vs/expire_nodest_conn", 1),
+        ("net/ipv4/vs/expire_quiescent_template", 1),
+        ("net/ipv4/ip_forward", 1),
+    ]
+    if strict_arp:
+        wanted += [("net/ipv4/conf/all/arp_ignore", 1), ("net/ipv4/conf/all/arp_announce", 2)]
+    return wanted
+
+
+def set_sysctls(options: ModeOptions) -> None:
+    """Write those that differ; one that cannot be written is fatal."""
+    release = kernel_release()
+    if release < _REUSE_MODE_SINCE:
+        logger.error(
+            "can't set sysctl net/ipv4/vs/conn_reuse_mode",
+            "Kernel version is too old: connections may be reused wrongly",
+            kernel=".".join(map(str, release)),
+        )
+    for name, value in wanted_sysctls(release, strict_arp=options.ipvs_strict_arp):
+        if ensure_sysctl(name, value):
+            logger.info("Set sysctl", entry=name, value=value)
+
+
+def set_timeouts(options: ModeOptions) -> None:
+    """IPVS's connection timeouts, if any is configured; a failure is told, not fatal."""
+    timeouts = Timeouts(
+        tcp=options.ipvs_tcp_timeout_seconds,
+        tcp_fin=options.ipvs_tcp_fin_timeout_seconds,
+        udp=options.ipvs_udp_timeout_seconds,
+    )
+    if timeouts == Timeouts(0, 0, 0):
+        return
+    try:
+        with Ipvs() as ipvs:
+            ipvs.set_timeouts(timeouts)
+    except (KernelError, Unsupported) as error:
+        logger.error(error, "Failed to configure IPVS timeouts")

@@ -1,0 +1,104 @@
+"""Taking rules and chains of ours out of a table again, all at once and nothing else.
+
+The pure part composes one commit per table: jumps are detached, chains emptied, then deleted, so
+nothing is ever half removed. A chain that somebody else's rule still leads to cannot be deleted;
+it is left empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import Struct
+
+from kubeproxy.errors import KernelError
+from kubeproxy.facts.ids import Family
+from kubeproxy.modes.netfilter.items import Jump
+from kubeproxy.modes.netfilter.rules.canonical import canonical_rule
+from kubeproxy.modes.netfilter.rules.text import TableText, chain_line, parse_save
+from kubeproxy.modes.netfilter.sinks.xtables import Xtables
+
+
+class Removal(Struct, frozen=True):
+    """What a mode wants removed.
+
+    `compose` gives the restore input that removes what is ours in a table, empty if nothing is.
+    Nothing is touched where `has_evidence` finds no sign of the mode: other modes have chains of
+    the same names.
+    """
+
+    tables: tuple[str, ...]
+    compose: Callable[[TableText], str]
+    has_evidence: Callable[[Iterable[TableText]], bool] = lambda _: True
+
+
+def removal_input(table: TableText, chains: Sequence[str], jumps: Iterable[Jump]) -> str:
+    """Restore input that removes these of our chains and jumps, as far as they are there. Pure."""
+    removed = {
+        (jump.chain, canonical_rule(f"-A {jump.chain} {jump.rule}")): jump
+        for jump in jumps
+        if jump.table == table.name
+    }
+    ours = set(chains)
+    present: set[tuple[str, str]] = set()
+    used: set[str] = set()
+    for chain in table.rules.keys() - ours:
+        for line in table.lines(chain):
+            key = (chain, canonical_rule(line))
+            if key in removed:
+                present.add(key)
+            else:
+                used.add(line.rpartition(" -j ")[2].partition(" ")[0])
+    detached = [f"-D {j.chain} {j.rule}\n" for key, j in removed.items() if key in present]
+    if not chains and not detached:
+        return ""
+    deleted = [f"-X {chain}\n" for chain in chains if chain not in used]
+    parts = (f"*{table.name}\n", *map(chain_line, chains), *detached, *deleted, "COMMIT\n")
+    return "".join(parts)
+
+
+async def save_tables(tables: Xtables, names: Iterable[str]) -> dict[str, TableText]:
+    """These tables as they are now; one that does not exist is empty."""
+    saved = {name: TableText(name) for name in names}
+    for name in saved:
+        saved |= {table.name: table for table in parse_save(await tables.save(name))}
+    return saved
+
+
+async def clean_families(removal: Removal) -> list[str]:
+    """Clean both families as far as their tools are there; what went wrong, in words."""
+    problems: list[str] = []
+    for family in Family:
+        tables = Xtables(family)
+        if await tables.is_present():
+            problems += await clean_tables(tables, removal)
+    return problems
+
+
+async def clean_tables(tables: Xtables, removal: Removal) -> list[str]:
+    """Clean one family; what went wrong, in words."""
+    try:
+        saved = await save_tables(tables, removal.tables)
+    except KernelError as error:
+        return [f"{tables.family.value}: {error}"]
+    if not removal.has_evidence(saved.values()):
+        return []
+    problems: list[str] = []
+    for name in removal.tables:
+        where = f"{tables.family.value} table {name}"
+        problems += [f"{where}: {p}" for p in await _clean(tables, removal.compose(saved[name]))]
+    return problems
+
+
+async def _clean(tables: Xtables, text: str) -> list[str]:
+    if not text:
+        return []
+    try:
+        await tables.restore(text)
+    except KernelError as error:
+        return [str(error)]
+    lines = text.splitlines()
+    kept = {line[1:].split()[0] for line in lines if line.startswith(":")} - {
+        line.removeprefix("-X ") for line in lines if line.startswith("-X ")
+    }
+    return [f"{chain} is empty now but stays: a foreign rule leads to it" for chain in sorted(kept)]

@@ -1,0 +1,167 @@
+"""One service port's plan becomes the items it wants in our table. Pure.
+
+Per frontend: a dispatch element (destination → class chain), a pool (the endpoints the class
+chain picks from), and where needed a no-endpoint or firewall element. All four share the
+frontend's key, which is what the sink keeps together in one transaction.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+
+from kubeproxy.facts.endpoint import Endpoint
+from kubeproxy.facts.node import NodeFacts
+from kubeproxy.modes.base import Fragment, Item, Value
+from kubeproxy.modes.nftables import names
+from kubeproxy.modes.nftables.items import (
+    DROP,
+    RETURN,
+    Chain,
+    ChainItem,
+    Element,
+    ElementItem,
+    Pool,
+    PoolItem,
+    Rule,
+    goto,
+)
+from kubeproxy.modes.nftables.names import layout_of
+from kubeproxy.modes.nftables.rules import affinity
+from kubeproxy.modes.nftables.rules import pieces as rules
+from kubeproxy.modes.nftables.rules.classes import (
+    ClassContext,
+    ServiceClass,
+    local_class,
+    masqueraded_class,
+    pick_class,
+)
+from kubeproxy.modes.nftables.rules.pieces import rule
+from kubeproxy.plan.types import Frontend, FrontendKind, ServicePlan, Verdict
+
+IN_SET = Element()
+_REFUSALS = {Verdict.REJECT: goto(names.REJECT_CHAIN), Verdict.DROP: DROP}
+
+
+def render(plan: ServicePlan, node: NodeFacts, mark: int) -> Fragment:
+    """The items this service port wants."""
+    context = ClassContext(layout_of(node.family), node.detector, mark)
+    items: dict[Item, Value] = {
+        ElementItem(names.CLUSTER_IPS, names.pack_address(plan.cluster_ip)): IN_SET
+    }
+    protocol = plan.id.protocol.number
+    for endpoint in plan.reachable:
+        if endpoint.is_local:
+            items[ElementItem(names.HAIRPIN, names.hairpin_key(endpoint, protocol))] = IN_SET
+    if plan.affinity_seconds and plan.has_endpoints:
+        items |= affinity.affinity_items(plan, context)
+    slots = _Slots()
+    for frontend in plan.frontends:
+        _add_frontend(items, plan, frontend, context, slots)
+    return items
+
+
+class _Slots:
+    """Pools packed once for all frontends of a service port that use them."""
+
+    def __init__(self) -> None:
+        self._packed: dict[int, Pool] = {}
+
+    def pool(self, endpoints: tuple[Endpoint, ...]) -> Pool:
+        known = self._packed.get(id(endpoints))
+        if known is None:
+            known = self._packed[id(endpoints)] = Pool(b"".join(map(names.slot, endpoints)))
+        return known
+
+
+def _add_frontend(
+    items: dict[Item, Value],
+    plan: ServicePlan,
+    frontend: Frontend,
+    context: ClassContext,
+    slots: _Slots,
+) -> None:
+    is_node_port = frontend.kind is FrontendKind.NODE_PORT
+    protocol = plan.id.protocol.number
+    if is_node_port:
+        key = names.node_port_key(protocol, frontend.port)
+    else:
+        key = names.service_key(frontend.address, protocol, frontend.port)
+    if frontend.accepts_anybody:
+        dispatch = names.SERVICE_NODE_PORTS if is_node_port else names.SERVICE_IPS
+        chain = _entry(items, plan, frontend, context)
+        items[ElementItem(dispatch, key)] = Element(goto(chain), names.comment_of(plan.id))
+        if not plan.affinity_seconds:
+            for map_name, endpoints in _pools(plan, frontend):
+                items[PoolItem(map_name, key)] = slots.pool(endpoints)
+    if frontend.verdict is not Verdict.FORWARD:
+        refused = names.NO_ENDPOINT_NODE_PORTS if is_node_port else names.NO_ENDPOINT_SERVICES
+        verdict = _REFUSALS[frontend.verdict]
+        items[ElementItem(refused, key)] = Element(verdict, names.comment_of(plan.id))
+    if frontend.source_ranges:
+        items |= _firewall_items(plan, frontend, context, key)
+
+
+def _entry(
+    items: dict[Item, Value], plan: ServicePlan, frontend: Frontend, context: ClassContext
+) -> str:
+    """The chain the frontend's traffic goes to; a class chain is wanted by whoever uses it."""
+    if not plan.affinity_seconds:
+        found = _class_of(plan, frontend, context)
+        items.update(found.chains)
+        return found.entry
+    if frontend.kind.is_external:
+        return affinity.external_chain(plan.id)
+    return affinity.pool_chain(plan.id, frontend.pool)
+
+
+def _class_of(plan: ServicePlan, frontend: Frontend, context: ClassContext) -> ServiceClass:
+    by_node_port = frontend.kind is FrontendKind.NODE_PORT
+    if frontend.has_short_circuit:
+        local = len(plan.local.endpoints) if frontend.verdict is Verdict.FORWARD else 0
+        count = len(plan.cluster.endpoints)
+        return local_class(context, count, local, by_node_port=by_node_port)
+    count = len(plan.pool(frontend.pool).endpoints)
+    if frontend.kind.is_external:
+        return masqueraded_class(context, count, by_node_port=by_node_port)
+    return pick_class(context, count)
+
+
+def _pools(plan: ServicePlan, frontend: Frontend) -> Iterator[tuple[str, tuple[Endpoint, ...]]]:
+    """The maps this frontend's key is in, and the endpoints there."""
+    is_node_port = frontend.kind is FrontendKind.NODE_PORT
+    main = names.NODE_PORT_ENDPOINTS if is_node_port else names.SERVICE_ENDPOINTS
+    if not frontend.has_short_circuit:
+        yield main, plan.pool(frontend.pool).endpoints
+        return
+    yield main, plan.cluster.endpoints
+    if frontend.verdict is Verdict.FORWARD:
+        local = names.NODE_PORT_LOCAL_ENDPOINTS if is_node_port else names.LOCAL_ENDPOINTS
+        yield local, plan.local.endpoints
+
+
+def _firewall_items(
+    plan: ServicePlan, frontend: Frontend, context: ClassContext, key: bytes
+) -> dict[Item, Value]:
+    """Who may connect: the ranges, and the VIPs themselves where the plan allows them."""
+    chain = "firewall-" + names.base_name(names.service_port_name(plan.id))
+    allowed = _merged((*frontend.source_ranges, *frontend.vip_sources))
+    layout = context.layout
+    listed: list[Rule] = [
+        rule(rules.in_network(layout, layout.source_offset, cidr), rules.decides(RETURN))
+        for cidr in allowed
+    ]
+    listed.append(rule(rules.decides(DROP)))
+    return {
+        ChainItem(chain): Chain(tuple(listed)),
+        ElementItem(names.FIREWALL_IPS, key): Element(goto(chain), names.comment_of(plan.id)),
+    }
+
+
+def _merged(cidrs: tuple[str, ...]) -> list[str]:
+    """The fewest networks that mean the same."""
+    networks = [ipaddress.ip_network(cidr) for cidr in cidrs]
+    v4 = [n for n in networks if isinstance(n, ipaddress.IPv4Network)]
+    v6 = [n for n in networks if isinstance(n, ipaddress.IPv6Network)]
+    merged = (*ipaddress.collapse_addresses(v4), *ipaddress.collapse_addresses(v6))
+    return [str(network) for network in merged]

@@ -1,0 +1,161 @@
+"""What a round's outcome means to the outside: log lines, metrics, health, events.
+
+Everything is computed from the round's report; nothing here decides what is programmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from kubeproxy.api import objects
+from kubeproxy.api.decode import decode_node_ips, decode_pod_cidrs, is_eligible_node
+from kubeproxy.facts.ids import Family
+from kubeproxy.logs import get_logger
+from kubeproxy.status.event_series import NORMAL, WARNING, Reference
+from kubeproxy.status.events import Recorder
+from kubeproxy.status.health import ProxyHealth
+from kubeproxy.status.metrics import Metrics
+from kubeproxy.status.service_health import ServiceHealth
+from kubeproxy.sync.clock import Clock
+from kubeproxy.sync.pipeline import Pipeline
+from kubeproxy.sync.report import Failure, RoundReport
+
+logger = get_logger(__name__)
+
+
+class Reporter:
+    """Hears the engines and tells everybody else."""
+
+    def __init__(
+        self,
+        *,
+        node_name: str,
+        clock: Clock,
+        metrics: Metrics,
+        health: ProxyHealth,
+        recorder: Recorder,
+        service_health: Mapping[Family, ServiceHealth],
+        settled: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`settled` is called once, when every family has been programmed for the first time."""
+        self._node = Reference("Node", node_name)
+        self._clock = clock
+        self._metrics = metrics
+        self._health = health
+        self._recorder = recorder
+        self._service_health = service_health
+        self._unsettled = set(service_health)
+        self._settled = settled
+
+    def started(self, families: Sequence[Family]) -> None:
+        """The sync loops start."""
+        for family in families:
+            self._health.updated(family)
+            self._metrics.sync_queued(family, self._clock.time())
+        self._recorder.record(self._node, type=NORMAL, reason="Starting", action="StartKubeProxy")
+
+    def sync_requested(self, family: Family) -> None:
+        self._health.queued(family)
+        self._metrics.sync_queued(family, self._clock.time())
+
+    async def round_finished(self, report: RoundReport, pipeline: Pipeline) -> None:
+        self._metrics.observe_round(report)
+        self._log(report)
+        if report.drift or report.drifted_items:
+            self._tell_drift(report)
+        for failure in report.failures:
+            self._tell_failure(failure)
+        if report.is_success:
+            self._health.updated(report.family)
+            ports = self._service_health[report.family]
+            await ports.sync_services(pipeline.health_check_ports)
+            ports.sync_endpoints(pipeline.local_ready)
+            self._note_settled(report.family)
+
+    def _note_settled(self, family: Family) -> None:
+        if family in self._unsettled:
+            self._unsettled.discard(family)
+            if not self._unsettled:
+                self._settled()
+
+    def _log(self, report: RoundReport) -> None:
+        if not report.is_success:
+            logger.error(
+                "; ".join(_failure_text(failure) for failure in report.failures),
+                "Sync failed",
+                ipFamily=report.family.value,
+            )
+        logger.v(2).info(
+            "SyncProxyRules complete",
+            ipFamily=report.family.value,
+            elapsed=f"{report.duration_seconds * 1000:.3f}ms",
+            full=report.is_full,
+            services=report.services,
+            changes=report.changes,
+            batches=report.batches,
+            bytes=report.bytes_sent,
+        )
+
+    def _tell_drift(self, report: RoundReport) -> None:
+        what = report.drift or "found at the periodic full sync"
+        note = f"{report.family.value}: {report.drifted_items} items repaired; {what}"
+        logger.error(None, "Somebody else changed our rules; repaired", detail=note)
+        self._recorder.record(
+            self._node, type=WARNING, reason="RulesRepaired", action="Repair", note=note
+        )
+
+    def _tell_failure(self, failure: Failure) -> None:
+        """A service that cannot be programmed hears about it on its own object."""
+        name, _, _ = failure.owner.partition(":")
+        namespace, slash, rest = name.partition("/")
+        if not slash:
+            return
+        self._recorder.record(
+            Reference("Service", rest.partition("/")[0], namespace),
+            type=WARNING,
+            reason="FailedToProgramService",
+            action="Sync",
+            note=failure.message[:1024],
+        )
+
+
+class NodeObserver:
+    """What hangs on the Node object besides planning: eligibility, and when to restart."""
+
+    def __init__(
+        self,
+        health: ProxyHealth,
+        *,
+        node_ips: Sequence[str],
+        pod_cidrs: Sequence[str],
+        uses_pod_cidrs: bool,
+        restart: Callable[[str], None],
+    ) -> None:
+        self._health = health
+        self._node_ips = tuple(node_ips)
+        self._pod_cidrs = tuple(pod_cidrs)
+        self._uses_pod_cidrs = uses_pod_cidrs
+        self._restart = restart
+
+    def node_changed(self, node: objects.Node) -> None:
+        self._health.node_eligible = is_eligible_node(node)
+        pod_cidrs = decode_pod_cidrs(node)
+        if self._uses_pod_cidrs and pod_cidrs != self._pod_cidrs:
+            logger.info(
+                "PodCIDRs changed for the node",
+                newPodCIDRs=list(pod_cidrs),
+                oldPodCIDRs=list(self._pod_cidrs),
+            )
+            self._restart("PodCIDRs changed for the node")
+        node_ips = decode_node_ips(node)
+        if node_ips != self._node_ips:
+            logger.info("NodeIPs changed for the node", newNodeIPs=list(node_ips))
+            self._node_ips = node_ips
+
+    def node_deleted(self) -> None:
+        # Health keeps what the last object said: that is what upstream's users see.
+        logger.info("Node is being deleted")
+
+
+def _failure_text(failure: Failure) -> str:
+    return f"{failure.owner}: {failure.message}" if failure.owner else failure.message

@@ -1,0 +1,265 @@
+"""Everything that runs at the same time: engines, source, servers and watchers.
+
+`Proxy.run` opens the one task group of the program; the first failure that matters, a reason to
+restart, or being told to stop ends it all. The rules stay in the kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import socket
+import time
+from collections.abc import Coroutine, Mapping
+
+from msgspec.structs import replace
+
+from kubeproxy.config.command import Settings
+from kubeproxy.config.watch import UPDATED, ConfigWatch
+from kubeproxy.errors import KernelError, ProxyError
+from kubeproxy.facts.ids import Family
+from kubeproxy.facts.node import NodeFacts
+from kubeproxy.kernel.conntrack.table import clean_udp
+from kubeproxy.kernel.route.table import host_addresses, watch_addresses
+from kubeproxy.logs import get_logger
+from kubeproxy.modes.base import Backend, Mode
+from kubeproxy.plan.conntrack import StaleRules, is_stale
+from kubeproxy.run.about import build_info, pages
+from kubeproxy.run.origin import Origin
+from kubeproxy.run.prepare import Prepared
+from kubeproxy.run.reporter import NodeObserver, Reporter
+from kubeproxy.status.event_series import WARNING, Reference
+from kubeproxy.status.events import Recorder
+from kubeproxy.status.health import ProxyHealth
+from kubeproxy.status.health_server import HEALTHZ_ROLE, health_handler
+from kubeproxy.status.http import HttpServer, ServeError
+from kubeproxy.status.metrics import Metrics
+from kubeproxy.status.metrics_server import METRICS_ROLE, metrics_handler
+from kubeproxy.status.service_health import ServiceHealth
+from kubeproxy.sync.clock import Clock
+from kubeproxy.sync.engine import FULL_SYNC_SECONDS, Engine, EngineTimes
+from kubeproxy.sync.intake import Intake
+
+logger = get_logger(__name__)
+
+EVENT_GRACE_SECONDS = 2.0
+"""A last event may take this long on its way out."""
+
+
+class RestartNeeded(ProxyError):
+    """The process must end with code 1, so that its supervisor starts it afresh."""
+
+
+class Proxy:
+    """One running proxy."""
+
+    def __init__(
+        self, settings: Settings, mode: Mode, origin: Origin, prepared: Prepared, clock: Clock
+    ) -> None:
+        config = settings.config
+        self._settings = settings
+        self._prepared = prepared
+        self._origin = origin
+        self._node = Reference("Node", prepared.node_name)
+        self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._metrics = Metrics(mode.name, packet_count=_PacketCounts(prepared.backends).read)
+        origin.observe(self._metrics)
+        self._health = ProxyHealth(
+            2 * config.sync_period_seconds, monotonic=time.monotonic, wall_ns=time.time_ns
+        )
+        self._health.node_eligible = prepared.node is None and not origin.needs_node
+        self._recorder = Recorder(
+            origin.poster, hostname=socket.gethostname(), now_ns=time.time_ns, random=random.random
+        )
+        addresses = host_addresses()
+        nodes = {f: replace(n, addresses=addresses[f]) for f, n in prepared.nodes.items()}
+        self._reporter = Reporter(
+            node_name=prepared.node_name,
+            clock=clock,
+            metrics=self._metrics,
+            health=self._health,
+            recorder=self._recorder,
+            service_health={f: self._service_health(node) for f, node in nodes.items()},
+            settled=_spare_the_collector,
+        )
+        self._engines = {
+            family: Engine(
+                prepared.backends[family],
+                node,
+                clock=clock,
+                listener=self._reporter,
+                clean_conntrack=clean_stale_flows,
+                times=_times(settings, mode),
+            )
+            for family, node in nodes.items()
+        }
+        self._intake = Intake(
+            self._engines,
+            prepared.node_name,
+            counters=self._metrics,
+            node_watcher=self._node_observer(),
+            started_at=clock.time(),
+        )
+
+    def _service_health(self, node: NodeFacts) -> ServiceHealth:
+        has_health_server = bool(self._settings.config.healthz_bind_address)
+        return ServiceHealth(
+            node.family,
+            node_name=node.name,
+            is_healthy=self._health.is_healthy if has_health_server else lambda: True,
+            addresses=None if node.node_ports_match_all else node.node_port_addresses,
+            recorder=self._recorder,
+        )
+
+    def _node_observer(self) -> NodeObserver:
+        return NodeObserver(
+            self._health,
+            node_ips=self._prepared.node_ips,
+            pod_cidrs=self._prepared.pod_cidrs,
+            uses_pod_cidrs=self._settings.config.detect_local_mode == "NodeCIDR",
+            restart=self._restart,
+        )
+
+    def stop(self) -> None:
+        """End everything, successfully."""
+        if not self._ending.done():
+            self._ending.set_result(None)
+
+    def _restart(self, reason: str) -> None:
+        if not self._ending.done():
+            self._ending.set_exception(RestartNeeded(reason))
+
+    async def run(self) -> None:
+        """Everything at once, until it ends."""
+        self._metrics.build_info(**build_info(self._settings.version))
+        self._metrics.feature_gates(
+            (gate.name, gate.stage.value, on) for gate, on in self._settings.gates
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(work) for work in self._work()]
+                self._reporter.started(self._prepared.families)
+                await self._ending
+                for task in tasks:
+                    task.cancel()
+        except* ProxyError as errors:
+            failure = _first(errors)
+            if isinstance(failure, ServeError):
+                await self._tell(failure)
+            raise failure from None
+        finally:
+            for backend in self._prepared.backends.values():
+                await backend.close()
+
+    def _work(self) -> list[Coroutine[None, None, None]]:
+        config = self._settings.config
+        work = [
+            self._recorder.run(),
+            self._metrics_server().run(),
+            self._origin.source(self._prepared.node_name).run(self._intake),
+            watch_addresses(self._addresses_changed),
+        ]
+        if config.healthz_bind_address:
+            work.append(self._health_server().run())
+        for family, engine in self._engines.items():
+            work.append(engine.run())
+            work.append(self._prepared.backends[family].watch(engine.report_drift))
+        if self._settings.config_content is not None:
+            work.append(self._watch_config(self._settings.config_content))
+        return work
+
+    def _addresses_changed(self) -> None:
+        self._intake.addresses_changed(host_addresses())
+
+    async def _watch_config(self, content: bytes) -> None:
+        with ConfigWatch(self._settings.config_file, content) as watch:
+            change = await watch.changed()
+        logger.info("Configuration file changed", file=self._settings.config_file, how=change.value)
+        self._restart(UPDATED)
+
+    async def _tell(self, failure: ServeError) -> None:
+        """The Node's event should still reach the API server, but not hold us up."""
+        self._recorder.record(
+            self._node,
+            type=WARNING,
+            reason=failure.event_reason,
+            action="StartKubeProxy",
+            note=str(failure),
+        )
+        try:
+            await asyncio.wait_for(self._recorder.drain(), timeout=EVENT_GRACE_SECONDS)
+        except TimeoutError:
+            return
+
+    def _health_server(self) -> HttpServer:
+        config = self._settings.config
+        return HttpServer(
+            HEALTHZ_ROLE,
+            config.healthz_bind_address,
+            health_handler(self._health, self._metrics),
+            hard_fail=config.bind_address_hard_fail,
+        )
+
+    def _metrics_server(self) -> HttpServer:
+        config = self._settings.config
+        return HttpServer(
+            METRICS_ROLE,
+            config.metrics_bind_address,
+            metrics_handler(pages(self._settings, self._metrics)),
+            hard_fail=config.bind_address_hard_fail,
+        )
+
+
+def _times(settings: Settings, mode: Mode) -> EngineTimes:
+    period = settings.config.sync_period_seconds
+    most = period if mode.runs_periodically else FULL_SYNC_SECONDS
+    return EngineTimes(
+        min_seconds=settings.config.min_sync_period_seconds,
+        retry_seconds=period,
+        max_seconds=most,
+        # A mode that runs periodically cannot hear of changes by others: it has to look.
+        full_seconds=most,
+    )
+
+
+def _spare_the_collector() -> None:
+    """What the first sync has built stays: the garbage collector need not walk it again and again.
+
+    At 10,000 Services a full collection takes tens of milliseconds, on the way of some change.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+class _PacketCounts:
+    """Kernel packet counters over all families."""
+
+    def __init__(self, backends: Mapping[Family, Backend]) -> None:
+        self._backends = tuple(backends.values())
+
+    def read(self, name: str) -> int | None:
+        found = [backend.packet_count(name) for backend in self._backends]
+        return next((count for count in found if count is not None), None)
+
+
+async def clean_stale_flows(family: Family, rules: StaleRules) -> int:
+    """Forget the UDP flows these rules call stale; trouble is told, not raised."""
+    try:
+        cleaned = await clean_udp(
+            family, lambda to, answers: is_stale(to, answers, rules), rules.destinations
+        )
+    except KernelError as error:
+        logger.error(error, "Failed to list conntrack entries", ipFamily=family.value)
+        return 0
+    for problem in cleaned.problems:
+        logger.error(problem, "Failed to delete conntrack entries", ipFamily=family.value)
+    return cleaned.deleted
+
+
+def _first(errors: BaseExceptionGroup[ProxyError]) -> ProxyError:
+    found: BaseException = errors
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    assert isinstance(found, ProxyError)
+    return found

@@ -1,0 +1,279 @@
+"""What is decided once, between reading the configuration and the first round. Pure.
+
+Node name and addresses, which families run, who counts as a local pod, on which addresses node
+ports are served, and what is odd about all this. Reading the host and acting on the answers is
+left to `app`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ipaddress import ip_address
+
+from msgspec import Struct
+
+from kubeproxy.config.flags import Extensions
+from kubeproxy.config.types import KubeProxyConfiguration
+from kubeproxy.errors import ConfigError, Unsupported
+from kubeproxy.facts.address import family_of, is_loopback, parse_cidr, parse_ip
+from kubeproxy.facts.ids import Family
+from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts, node_port_cidrs_of
+from kubeproxy.kernel.conntrack_sysctls import ConntrackSettings
+from kubeproxy.modes.base import ModeOptions
+
+PRIMARY = "primary"
+_LOOPBACK = {Family.IPV4: "127.0.0.1", Family.IPV6: "::1"}
+_UNSPECIFIED = frozenset({"0.0.0.0", "::"})
+
+
+class NodeIdentity(Struct, frozen=True):
+    """This node's addresses (loopback where unknown) and the family that must work."""
+
+    ips: Mapping[Family, str]
+    primary: Family
+
+    @property
+    def is_assumed(self) -> bool:
+        return is_loopback(self.ips[self.primary])
+
+
+def node_name(override: str, hostname: str) -> str:
+    """The name under which the node is registered."""
+    name = (override or hostname).strip().lower()
+    if not name:
+        raise ConfigError("empty hostname is invalid")
+    return name
+
+
+def identify_node(node_ips: Sequence[str], bind_address: str) -> NodeIdentity:
+    """Addresses of the Node object, overridden by a specific bind address."""
+    ips = dict(_LOOPBACK)
+    primary = Family.IPV4
+    if node_ips:
+        primary = family_of(node_ips[0])
+        ips |= {family_of(address): address for address in node_ips}
+    parsed = parse_ip(bind_address)
+    if parsed is not None and parsed[1] not in _UNSPECIFIED:
+        primary = parsed[0]
+        ips[primary] = parsed[1]
+    return NodeIdentity(ips, primary)
+
+
+def main_addresses(addresses: Mapping[Family, Sequence[str]]) -> tuple[str, ...]:
+    """The first address of each family by which others can reach this host."""
+    found = (
+        next(
+            (
+                a
+                for a in addresses[family]
+                if not ip_address(a).is_link_local and not is_loopback(a)
+            ),
+            None,
+        )
+        for family in Family
+    )
+    return tuple(address for address in found if address is not None)
+
+
+def expand_node_port_addresses(
+    configured: Sequence[str] | None, identity: NodeIdentity
+) -> tuple[str, ...]:
+    """Canonical networks; `primary` becomes the node's own addresses as far as they are known."""
+    if not configured:
+        return ()
+    if list(configured) == [PRIMARY]:
+        return tuple(
+            f"{identity.ips[family]}/{family.bits}"
+            for family in Family
+            if not is_loopback(identity.ips[family])
+        )
+    return _canonical(configured)
+
+
+def _canonical(cidrs: Iterable[str]) -> tuple[str, ...]:
+    parsed = (parse_cidr(cidr.strip()) for cidr in cidrs)
+    return tuple(found[1] for found in parsed if found is not None)
+
+
+def local_detector(
+    config: KubeProxyConfiguration, pod_cidrs: Sequence[str], family: Family
+) -> LocalDetector:
+    """How this family tells that a packet comes from a pod."""
+    mode = config.detect_local_mode
+    if mode == "BridgeInterface":
+        return LocalDetector(DetectorKind.BRIDGE, config.detect_local.bridge_interface)
+    if mode == "InterfaceNamePrefix":
+        prefix = config.detect_local.interface_name_prefix
+        return LocalDetector(DetectorKind.INTERFACE_PREFIX, prefix)
+    cidrs = pod_cidrs if mode == "NodeCIDR" else config.cluster_cidrs
+    own = (cidr for cidr in _canonical(cidrs) if family_of(cidr) is family)
+    cidr = next(own, None)
+    return LocalDetector(DetectorKind.CIDR, cidr) if cidr else LocalDetector()
+
+
+def missing_detector_note(config: KubeProxyConfiguration) -> str:
+    """Said when the primary family cannot tell local pods."""
+    if config.detect_local_mode == "NodeCIDR":
+        return "Detect-local-mode set to NodeCIDR, but no PodCIDR defined at node"
+    return (
+        "Detect-local-mode set to ClusterCIDR, but no cluster CIDR specified for primary IP family"
+    )
+
+
+def choose_families(problems: Mapping[Family, str | None], primary: Family) -> tuple[Family, ...]:
+    """Both families if both work here, else the primary one alone; what it cannot do is fatal."""
+    if problems[primary] is not None:
+        reason = problems[primary]
+        if all(problem is not None for problem in problems.values()):
+            raise Unsupported(str(reason))
+        raise Unsupported(f'no support for primary IP family "{primary.value}": {reason}')
+    return tuple(family for family in Family if problems[family] is None or family is primary)
+
+
+def node_facts(
+    name: str,
+    family: Family,
+    *,
+    config: KubeProxyConfiguration,
+    identity: NodeIdentity,
+    pod_cidrs: Sequence[str],
+    node_port_addresses: tuple[str, ...],
+    allows_external_ips: bool,
+) -> NodeFacts:
+    """One family's view of the node, before anything is heard from the API."""
+    return NodeFacts(
+        name=name,
+        family=family,
+        ip=identity.ips[family],
+        detector=local_detector(config, pod_cidrs, family),
+        node_port_cidrs=node_port_cidrs_of(family, node_port_addresses),
+        masquerade_all=config.masquerade_all,
+        allows_external_ips=allows_external_ips,
+    )
+
+
+def mode_options(config: KubeProxyConfiguration, extensions: Extensions) -> ModeOptions:
+    """The part of the configuration that modes read."""
+    return ModeOptions(
+        masquerade_bit=config.masquerade_bit,
+        sync_period_seconds=config.sync_period_seconds,
+        min_sync_period_seconds=config.min_sync_period_seconds,
+        localhost_node_ports=config.iptables.localhost_node_ports,
+        tcp_be_liberal=config.conntrack.tcp_be_liberal,
+        bind_address=config.bind_address,
+        ipvs_scheduler=config.ipvs.scheduler,
+        ipvs_exclude_cidrs=_canonical(config.ipvs.exclude_cidrs or ()),
+        ipvs_strict_arp=config.ipvs.strict_arp,
+        ipvs_tcp_timeout_seconds=int(config.ipvs.tcp_timeout.seconds),
+        ipvs_tcp_fin_timeout_seconds=int(config.ipvs.tcp_fin_timeout.seconds),
+        ipvs_udp_timeout_seconds=int(config.ipvs.udp_timeout.seconds),
+        ipvs_host_ports_on_cluster_ips=extensions.ipvs_hostports_on_clusterips,
+        nftables_localhost_node_ports=extensions.nftables_localhost_nodeports,
+        userspace_port_range=extensions.proxy_port_range or config.port_range,
+        userspace_udp_idle_seconds=extensions.udp_timeout.seconds,
+        xtables_lock_timeout_seconds=extensions.xtables_lock_timeout.seconds,
+    )
+
+
+def conntrack_settings(config: KubeProxyConfiguration) -> ConntrackSettings:
+    section = config.conntrack
+    return ConntrackSettings(
+        max_per_core=section.max_per_core,
+        min=section.min,
+        tcp_established_seconds=section.tcp_established_timeout.seconds,
+        tcp_close_wait_seconds=section.tcp_close_wait_timeout.seconds,
+        tcp_be_liberal=section.tcp_be_liberal,
+        udp_seconds=section.udp_timeout.seconds,
+        udp_stream_seconds=section.udp_stream_timeout.seconds,
+    )
+
+
+def configuration_warnings(
+    config: KubeProxyConfiguration,
+    node_port_addresses: Sequence[str],
+    pod_cidrs: Sequence[str],
+    primary: Family,
+) -> Iterator[str]:
+    """What is odd about node port addresses; the process goes on."""
+    if not node_port_addresses:
+        yield (
+            "nodePortAddresses is unset; NodePort connections will be accepted on all local IPs."
+            " Consider using `--nodeport-addresses primary`"
+        )
+        return
+    families = {family_of(cidr) for cidr in node_port_addresses}
+    configured = (
+        _canonical(config.cluster_cidrs),
+        tuple(node_port_addresses),
+        _canonical(config.ipvs.exclude_cidrs or ()),
+        _canonical(pod_cidrs),
+    )
+    is_dual_stack = any(len({family_of(cidr) for cidr in cidrs}) == 2 for cidrs in configured)
+    if primary not in families:
+        yield (
+            f"cluster appears to be {primary.value}-primary but nodePortAddresses contains only"
+            f" {primary.other.value} addresses; NodePort connections will be accepted on all local"
+            f" {primary.value} IPs"
+        )
+    elif is_dual_stack and len(families) == 1:
+        yield (
+            f"cluster appears to be dual-stack but nodePortAddresses contains only {primary.value}"
+            " addresses; NodePort connections will be accepted on all local"
+            f" {primary.other.value} IPs"
+        )
+
+
+class FamilyProblem(Struct, frozen=True):
+    """A setting whose addresses are all of the wrong family."""
+
+    text: str
+    is_fatal: bool
+
+
+def family_problems(
+    config: KubeProxyConfiguration,
+    pod_cidrs: Sequence[str],
+    families: Sequence[Family],
+    primary: Family,
+) -> Iterator[FamilyProblem]:
+    """Settings that cannot work with the families that run."""
+    is_dual = len(families) == 2
+    cluster = f"{primary.value}-primary" if is_dual else f"{primary.value}-only"
+
+    def problem(setting: str, values: Iterable[str], *, is_fatal: bool) -> Iterator[FamilyProblem]:
+        found = {family_of(value) for value in values}
+        if found == {primary.other}:
+            text = (
+                f"cluster is {cluster} but {setting} contains only {primary.other.value} addresses"
+            )
+            yield FamilyProblem(text, is_fatal)
+
+    uses_cluster_cidr = config.detect_local_mode == "ClusterCIDR"
+    yield from problem(
+        "clusterCIDRs",
+        _canonical(config.cluster_cidrs),
+        is_fatal=uses_cluster_cidr and not is_dual,
+    )
+    yield from problem(
+        "node.spec.podCIDRs",
+        _canonical(pod_cidrs),
+        is_fatal=config.detect_local_mode == "NodeCIDR",
+    )
+    if is_dual:
+        return
+    yield from problem(
+        "ipvs.excludeCIDRs", _canonical(config.ipvs.exclude_cidrs or ()), is_fatal=False
+    )
+    for setting, address in (
+        ("healthzBindAddress", config.healthz_bind_address),
+        ("metricsBindAddress", config.metrics_bind_address),
+    ):
+        if _specific_family(address) is primary.other:
+            text = f"cluster is {cluster} but {setting} is {primary.other.value}"
+            yield FamilyProblem(text, is_fatal=False)
+
+
+def _specific_family(address: str) -> Family | None:
+    """The family of the address part of `ip:port`, unless it is a wildcard."""
+    parsed = parse_ip(address.rpartition(":")[0].strip("[]"))
+    return None if parsed is None or parsed[1] in _UNSPECIFIED else parsed[0]

@@ -1,0 +1,229 @@
+"""Where events become facts: decodes each object once per family and wakes the engines it concerns.
+
+The inbox of every source. A bad object is named, counted and left out; what was known under its
+name stays, so that one mistake never takes down what works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from kubeproxy.api import objects
+from kubeproxy.api.decode import (
+    decode_service,
+    decode_service_cidrs,
+    decode_slice,
+    is_selected_service,
+    is_selected_slice,
+    service_name,
+)
+from kubeproxy.api.source import Delete, Event, Kind, Synced, Undecodable, Upsert
+from kubeproxy.errors import ObjectError
+from kubeproxy.facts.address import family_of
+from kubeproxy.facts.ids import Family, ServiceName
+from kubeproxy.facts.node import NodeFacts
+from kubeproxy.logs import get_logger
+from kubeproxy.sync.engine import Engine
+
+logger = get_logger(__name__)
+
+
+class Counters(Protocol):
+    """What is counted about events; the metrics are behind it."""
+
+    def service_event(self, pending: int) -> None: ...
+
+    def slice_event(self, pending: int) -> None: ...
+
+    def object_rejected(self, kind: str) -> None: ...
+
+
+class NodeWatcher(Protocol):
+    """What else hangs on the Node object: eligibility for health, and restarts."""
+
+    def node_changed(self, node: objects.Node) -> None: ...
+
+    def node_deleted(self) -> None: ...
+
+
+class Intake:
+    """Takes events for all families."""
+
+    def __init__(
+        self,
+        engines: Mapping[Family, Engine],
+        node_name: str,
+        *,
+        counters: Counters,
+        node_watcher: NodeWatcher,
+        started_at: float,
+    ) -> None:
+        self._engines = engines
+        self._node_name = node_name
+        self._counters = counters
+        self._node_watcher = node_watcher
+        self._started_at = started_at
+        self._awaited = {Kind.SERVICE, Kind.ENDPOINT_SLICE}
+        self._service_cidrs: dict[str, tuple[str, ...]] = {}
+
+    def send(self, event: Event) -> None:
+        """Take one event; never raises for what an object holds."""
+        match event:
+            case Upsert(kind=kind, object=found):
+                self._upsert(kind, found)
+            case Delete(kind=kind, namespace=namespace, name=name):
+                self._delete(kind, namespace, name)
+            case Synced(kind=kind):
+                self._synced(kind)
+            case Undecodable(kind=kind, name=name, reason=reason):
+                self._reject(kind, name, reason)
+
+    def _upsert(self, kind: Kind, found: object) -> None:
+        try:
+            match found:
+                case objects.Service():
+                    self._take_service(found)
+                case objects.EndpointSlice():
+                    self._take_slice(found)
+                case objects.Node():
+                    self._take_node(found)
+                case objects.ServiceCIDR():
+                    self._take_service_cidr(found)
+        except ObjectError as error:
+            self._reject(kind, _name_of(found), str(error))
+
+    def _delete(self, kind: Kind, namespace: str, name: str) -> None:
+        match kind:
+            case Kind.SERVICE:
+                for engine in self._engines.values():
+                    self._service_changed(
+                        engine, engine.pipeline.store.delete_service(ServiceName(namespace, name))
+                    )
+            case Kind.ENDPOINT_SLICE:
+                self._delete_slice(namespace, name)
+            case Kind.NODE:
+                self._node_watcher.node_deleted()
+            case Kind.SERVICE_CIDR:
+                self._service_cidrs.pop(name, None)
+                self._service_cidrs_changed()
+
+    def _reject(self, kind: Kind, name: str, reason: str) -> None:
+        logger.error(reason, "Object cannot be used and is left out", kind=kind.value, name=name)
+        self._counters.object_rejected(kind.value)
+
+    def _complain(self, kind: Kind, name: object, problems: tuple[str, ...]) -> None:
+        for problem in problems:
+            logger.error(problem, "Part of an object is left out", kind=kind.value, name=name)
+        if problems:
+            self._counters.object_rejected(kind.value)
+
+    # --- Services ---
+
+    def _take_service(self, service: objects.Service) -> None:
+        name = service_name(service)
+        if not is_selected_service(service):
+            self._delete(Kind.SERVICE, name.namespace, name.name)
+            return
+        # All families are decoded before one is changed: a bad object changes nothing.
+        decoded = {family: decode_service(service, family) for family in self._engines}
+        for family, engine in self._engines.items():
+            store, result = engine.pipeline.store, decoded[family]
+            if result.facts is None:
+                changed = store.delete_service(name)
+            else:
+                changed = store.set_service(result.facts)
+            self._service_changed(engine, changed)
+            if changed:
+                self._complain(Kind.SERVICE, name, result.problems)
+
+    def _service_changed(self, engine: Engine, changed: bool) -> None:
+        self._counters.service_event(engine.pipeline.store.service_changes_pending)
+        if changed:
+            engine.request()
+
+    # --- EndpointSlices ---
+
+    def _take_slice(self, endpoint_slice: objects.EndpointSlice) -> None:
+        meta = endpoint_slice.metadata
+        if not is_selected_slice(endpoint_slice):
+            self._delete_slice(meta.namespace, meta.name)
+            return
+        decoded = decode_slice(endpoint_slice, self._node_name)
+        # Deleted and made anew while nobody watched, a slice may return in the other family.
+        self._delete_slice(meta.namespace, meta.name, keep=decoded.family)
+        engine = self._engines.get(decoded.family)
+        if engine is None:
+            return
+        fresh = decoded.trigger_time is not None and decoded.trigger_time > self._started_at
+        changed = engine.pipeline.store.set_slice(
+            decoded.facts, trigger_time=decoded.trigger_time if fresh else None
+        )
+        self._slice_changed(engine, changed)
+        if changed:
+            self._complain(Kind.ENDPOINT_SLICE, f"{meta.namespace}/{meta.name}", decoded.problems)
+
+    def _delete_slice(self, namespace: str, name: str, *, keep: Family | None = None) -> None:
+        """Take the slice from every family but `keep`."""
+        for family, engine in self._engines.items():
+            if family is not keep and engine.pipeline.store.delete_slice(namespace, name):
+                self._slice_changed(engine, True)
+
+    def _slice_changed(self, engine: Engine, changed: bool) -> None:
+        self._counters.slice_event(engine.pipeline.store.slice_changes_pending)
+        if changed:
+            engine.request()
+
+    # --- Node and ServiceCIDRs ---
+
+    def _take_node(self, node: objects.Node) -> None:
+        if node.metadata.name != self._node_name:
+            return
+        zone = (node.metadata.labels and node.metadata.labels.zone) or ""
+        self._change_node(lambda facts: replace(facts, zone=zone))
+        self._node_watcher.node_changed(node)
+
+    def _take_service_cidr(self, found: objects.ServiceCIDR) -> None:
+        name, decoded = found.metadata.name, decode_service_cidrs(found)
+        if self._service_cidrs.get(name) != decoded.cidrs:
+            self._complain(Kind.SERVICE_CIDR, name, decoded.problems)
+        self._service_cidrs[name] = decoded.cidrs
+        self._service_cidrs_changed()
+
+    def _service_cidrs_changed(self) -> None:
+        """Two objects may name the same network; it stays until the last of them is gone."""
+        known = sorted({cidr for cidrs in self._service_cidrs.values() for cidr in cidrs})
+
+        def with_cidrs(facts: NodeFacts) -> NodeFacts:
+            own = tuple(cidr for cidr in known if family_of(cidr) is facts.family)
+            return replace(facts, service_cidrs=own)
+
+        self._change_node(with_cidrs)
+
+    def addresses_changed(self, addresses: Mapping[Family, tuple[str, ...]]) -> None:
+        """The host's own addresses are now these."""
+        self._change_node(lambda facts: replace(facts, addresses=addresses[facts.family]))
+
+    def _change_node(self, change: Callable[[NodeFacts], NodeFacts]) -> None:
+        for engine in self._engines.values():
+            engine.set_node(change(engine.pipeline.node))
+
+    # --- the gate ---
+
+    def _synced(self, kind: Kind) -> None:
+        """No kernel write, and above all no delete, before both lists are complete."""
+        if kind not in self._awaited:
+            return
+        self._awaited.discard(kind)
+        if not self._awaited:
+            for engine in self._engines.values():
+                engine.mark_synced()
+
+
+def _name_of(found: object) -> str:
+    meta = getattr(found, "metadata", None)
+    if not isinstance(meta, objects.ObjectMeta):
+        return ""
+    return f"{meta.namespace[:80]}/{meta.name[:80]}" if meta.namespace else meta.name[:80]

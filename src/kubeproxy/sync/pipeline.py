@@ -1,0 +1,203 @@
+"""One family's way from facts to the ledger: store → plan → render → wanted items.
+
+No I/O and no waiting, so between taking the dirty set and having the changes nothing can
+interfere. Work stops at the first equality: same facts, same plan, same item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kubeproxy.facts.endpoint import Endpoint, PortKey
+from kubeproxy.facts.ids import Protocol, ServiceName, ServicePortId
+from kubeproxy.facts.node import NodeFacts, lasting_facts
+from kubeproxy.facts.service import ServiceFacts
+from kubeproxy.facts.store import Store
+from kubeproxy.modes.base import SCAFFOLD, Backend, Change, Fragment, Item, Owner, Value
+from kubeproxy.plan.conntrack import Change as PlanChange
+from kubeproxy.plan.service import plan_service
+from kubeproxy.plan.types import ServicePlan
+from kubeproxy.sync.ledger import Ledger
+
+LARGE_CLUSTER_ENDPOINTS = 1000
+"""Above this many endpoints upstream's iptables mode leaves out comments to save time."""
+
+
+class Recomputed(Struct, frozen=True):
+    """What one pass over the dirty services did."""
+
+    services: int
+    udp_changes: tuple[PlanChange, ...]
+    trigger_times: Mapping[ServiceName, tuple[float, ...]]
+
+
+class Pipeline:
+    """The mutable state of one family; owned by its engine."""
+
+    def __init__(self, backend: Backend, node: NodeFacts) -> None:
+        self.store = Store()
+        self.ledger: Ledger[Owner, Item, Value] = Ledger()
+        self.health_check_ports: dict[ServiceName, int] = {}
+        self.local_ready: dict[ServiceName, int] = {}
+        self.planned = 0
+        self.rendered = 0
+        self._backend = backend
+        self._node = node
+        self._planning_node = lasting_facts(node)
+        self._rendering_node = backend.rendering_facts(node)
+        self._is_scaffold_due = True
+        self._is_plan_due = True
+        self._is_render_due = True
+        self._plans: dict[ServiceName, tuple[ServicePlan, ...]] = {}
+        self._endpoint_total = 0
+        self.no_local_internal = 0
+        self.no_local_external = 0
+
+    @property
+    def node(self) -> NodeFacts:
+        return self._node
+
+    def set_node(self, node: NodeFacts) -> bool:
+        """Hold these facts about the node; True if they differ from those held."""
+        if node == self._node:
+            return False
+        self._node = node
+        self._is_scaffold_due = True
+        # Planning and rendering are given no more than these: what is left out cannot matter.
+        planning, rendering = lasting_facts(node), self._backend.rendering_facts(node)
+        self._is_plan_due = self._is_plan_due or planning != self._planning_node
+        self._is_render_due = self._is_render_due or rendering != self._rendering_node
+        self._planning_node, self._rendering_node = planning, rendering
+        return True
+
+    def plans(self) -> Iterable[ServicePlan]:
+        for plans in self._plans.values():
+            yield from plans
+
+    def recompute(self) -> Recomputed:
+        """Plan and render what changed since the last call."""
+        dirty = self.store.take_dirty()
+        names: Collection[ServiceName] = dirty.services
+        if self._is_plan_due:
+            self._is_plan_due = False
+            names = self.store.names() | self._plans.keys()
+        replaced = {name: self._replan(name) for name in names}
+        self.set_node(replace(self._node, is_large_cluster=self._is_large))
+        if self._is_scaffold_due:
+            self._is_scaffold_due = False
+            self.ledger.put(SCAFFOLD, self._backend.scaffold(self._node))
+        if self._is_render_due:
+            self._is_render_due = False
+            self._render_everything()
+        else:
+            for name, before in replaced.items():
+                self._render_changes(before, self._plans.get(name, ()))
+        udp_changes = [
+            change
+            for name, before in replaced.items()
+            for change in _udp_changes(before, self._plans.get(name, ()))
+        ]
+        return Recomputed(len(names), tuple(udp_changes), dirty.trigger_times)
+
+    @property
+    def _is_large(self) -> bool:
+        return self._endpoint_total > LARGE_CLUSTER_ENDPOINTS
+
+    def _replan(self, name: ServiceName) -> tuple[ServicePlan, ...]:
+        """Plan one Service again; returns the plans that held before."""
+        self.planned += 1
+        before = self._plans.pop(name, ())
+        after: tuple[ServicePlan, ...] = ()
+        facts = self.store.service(name)
+        if facts is None:
+            self._forget_health(name)
+        else:
+            endpoints = self.store.endpoints(name)
+            after = plan_service(facts, endpoints, self._planning_node)
+            self._note_health(facts, endpoints)
+        if after:
+            self._plans[name] = after
+        self._count(before, -1)
+        self._count(after, +1)
+        return before
+
+    def _count(self, plans: tuple[ServicePlan, ...], sign: int) -> None:
+        """Keep the cluster-wide totals without ever walking the cluster."""
+        for plan in plans:
+            self._endpoint_total += sign * plan.endpoint_count
+            if plan.has_endpoints:
+                self.no_local_internal += sign * (not plan.has_internal)
+                self.no_local_external += sign * (not plan.has_external)
+
+    def _render(self, plan: ServicePlan) -> None:
+        self.rendered += 1
+        self.ledger.put(plan.id, self._backend.render(plan, self._rendering_node))
+
+    def _render_everything(self) -> None:
+        wanted = {plan.id for plan in self.plans()} | {SCAFFOLD}
+        for owner in self.ledger.owners():
+            if owner not in wanted:
+                self.ledger.remove(owner)
+        for plan in self.plans():
+            self._render(plan)
+
+    def _render_changes(
+        self, before: tuple[ServicePlan, ...], after: tuple[ServicePlan, ...]
+    ) -> None:
+        if before == after:
+            return
+        held = {plan.id: plan for plan in before}
+        for plan in after:
+            if held.pop(plan.id, None) != plan:
+                self._render(plan)
+        for gone in held:
+            self.ledger.remove(gone)
+
+    def rerender(self, owners: Collection[Owner]) -> None:
+        """Render these owners again: an effect has taught the mode something about them."""
+        for owner in owners:
+            for plan in self._plans.get(owner.service, ()):
+                if plan.id == owner:
+                    self._render(plan)
+
+    def _note_health(
+        self, facts: ServiceFacts, endpoints: Mapping[PortKey, tuple[Endpoint, ...]]
+    ) -> None:
+        if not facts.health_check_node_port:
+            self._forget_health(facts.name)
+            return
+        self.health_check_ports[facts.name] = facts.health_check_node_port
+        self.local_ready[facts.name] = count_local_ready(endpoints)
+
+    def _forget_health(self, name: ServiceName) -> None:
+        self.health_check_ports.pop(name, None)
+        self.local_ready.pop(name, None)
+
+    def changes(self, types: tuple[type, ...], *, wants: Callable[[Change], bool]) -> list[Change]:
+        """What must change of these item types, and passes `wants`."""
+        found = self.ledger.difference(lambda item: isinstance(item, types))
+        return [change for change in found if wants(change)]
+
+    def fragments(self) -> Mapping[ServicePortId, Fragment]:
+        """Everything wanted, by owner, in order."""
+        return {owner: self.ledger.fragment(owner) for owner in sorted(self.ledger.owners())}
+
+
+def count_local_ready(endpoints: Mapping[PortKey, tuple[Endpoint, ...]]) -> int:
+    """Distinct addresses of ready endpoints on this node, over all ports."""
+    return len(
+        {e.address for found in endpoints.values() for e in found if e.is_ready and e.is_local}
+    )
+
+
+def _udp_changes(
+    before: tuple[ServicePlan, ...], after: tuple[ServicePlan, ...]
+) -> Iterable[PlanChange]:
+    old = {plan.id: plan for plan in before if plan.id.protocol is Protocol.UDP}
+    new = {plan.id: plan for plan in after if plan.id.protocol is Protocol.UDP}
+    for key in old.keys() | new.keys():
+        if old.get(key) != new.get(key):
+            yield old.get(key), new.get(key)

@@ -1,0 +1,194 @@
+"""A kernel with IPVS, ipset and a dummy link, in memory: it interprets the very messages we send.
+
+Errors are the kernel's: what exists cannot be made again, what does not cannot be changed. Counts
+messages, so that tests can say what a change costs.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Sequence
+
+from kubeproxy.errors import KernelError
+from kubeproxy.facts.ids import Family
+from kubeproxy.kernel.ipset.table import EntryChange, Refused
+from kubeproxy.kernel.ipset.wire import Entry, Listed, SetHead
+from kubeproxy.kernel.ipvs import wire as ipvs
+from kubeproxy.kernel.ipvs.wire import Destination, Service
+from kubeproxy.kernel.netlink.bulk import Refusal
+from kubeproxy.kernel.netlink.codec import Failure
+from kubeproxy.kernel.route.wire import Link, LinkAddress
+
+Key = tuple[int, str, int]
+Place = tuple[str, int]
+
+
+class Patience:
+    """How many more writing calls the kernel takes before the process is cut off."""
+
+    def __init__(self) -> None:
+        self.calls_left: int | None = None
+
+    def spend(self) -> None:
+        if self.calls_left is None:
+            return
+        if self.calls_left == 0:
+            raise KernelError("the process was cut off here")
+        self.calls_left -= 1
+
+
+class FakeIpvs:
+    """Virtual servers and their real servers; `connections` are those a test has opened."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self.held: dict[Key, Service] = {}
+        self.real: dict[Key, dict[Place, Destination]] = {}
+        self.connections: dict[tuple[Key, Place], int] = {}
+        self.refused_addresses: set[str] = set()
+        self.messages = 0
+        self.listings = 0
+
+    def services(self) -> list[Service]:
+        self.listings += 1
+        return list(self.held.values())
+
+    def destinations(self, protocol: int, address: str, port: int) -> list[Destination]:
+        self.listings += 1
+        key = (protocol, address, port)
+        return [
+            Destination(d.address, d.port, d.weight, d.forward, self._active(key, place))
+            for place, d in self.real.get(key, {}).items()
+        ]
+
+    def _active(self, key: Key, place: Place) -> int:
+        return self.connections.get((key, place), 0)
+
+    def send(self, bodies: Sequence[bytes]) -> list[Refusal]:
+        self._patience.spend()
+        self.messages += len(bodies)
+        errors = [(place, self._do(body)) for place, body in enumerate(bodies)]
+        return [Refusal(place, Failure(error, place)) for place, error in errors if error]
+
+    def close(self) -> None: ...
+
+    def _do(self, body: bytes) -> int:
+        command, service = body[0], ipvs.parse_service(body)
+        key = (service.protocol, service.address, service.port)
+        if command == ipvs.NEW_SERVICE:
+            return self._new_service(key, service)
+        if key not in self.held:
+            return errno.ESRCH
+        if command == ipvs.SET_SERVICE:
+            self.held[key] = service
+        elif command == ipvs.DEL_SERVICE:
+            del self.held[key], self.real[key]
+        else:
+            af = socket.AF_INET6 if ":" in service.address else socket.AF_INET
+            return self._do_destination(command, key, ipvs.parse_destination(body, af))
+        return 0
+
+    def _new_service(self, key: Key, service: Service) -> int:
+        if key in self.held:
+            return errno.EEXIST
+        self.held[key] = service
+        self.real[key] = {}
+        return 0
+
+    def _do_destination(self, command: int, key: Key, real: Destination) -> int:
+        place = (real.address, real.port)
+        is_there = place in self.real[key]
+        if real.address in self.refused_addresses:
+            return errno.EINVAL
+        if command == ipvs.NEW_DEST and is_there:
+            return errno.EEXIST
+        if command in (ipvs.SET_DEST, ipvs.DEL_DEST) and not is_there:
+            return errno.ENOENT
+        if command == ipvs.DEL_DEST:
+            del self.real[key][place]
+            self.connections.pop((key, place), None)
+        else:
+            self.real[key][place] = real
+        return 0
+
+
+class FakeIpset:
+    """Sets by name."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self.sets: dict[str, tuple[SetHead, set[Entry]]] = {}
+        self.full: set[str] = set()
+        self.entries_changed = 0
+        self.listings = 0
+
+    def find(self, name: str) -> Listed | None:
+        self.listings += 1
+        held = self.sets.get(name)
+        return Listed(held[0], frozenset(held[1])) if held else None
+
+    def create(self, name: str, head: SetHead) -> None:
+        self._patience.spend()
+        self.sets.setdefault(name, (head, set()))
+
+    def change(self, changes: Sequence[EntryChange]) -> list[Refused]:
+        self._patience.spend()
+        self.entries_changed += len(changes)
+        refused = [Refused(c, "the set is full") for c in changes if c.set_name in self.full]
+        for change in changes:
+            if change.set_name in self.full:
+                continue
+            entries = self.sets[change.set_name][1]
+            if change.is_add:
+                entries.add(change.entry)
+            else:
+                entries.discard(change.entry)
+        return refused
+
+    def close(self) -> None: ...
+
+
+class FakeLinks:
+    """The dummy link and its addresses."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self.bound: set[str] | None = None
+        self.refused: set[str] = set()
+
+    def link(self, name: str) -> Link | None:
+        return None if self.bound is None else Link(7, name, "dummy")
+
+    def addresses(self, family: Family | None = None) -> tuple[LinkAddress, ...]:
+        wanted = Family if family is None else (family,)
+        by_family = {a: Family.IPV6 if ":" in a else Family.IPV4 for a in self.bound or ()}
+        return tuple(LinkAddress(7, f, a, f.bits) for a, f in by_family.items() if f in wanted)
+
+    def ensure_dummy(self, name: str) -> Link:
+        if self.bound is None:
+            self.bound = set()
+        return Link(7, name, "dummy")
+
+    def change_host_addresses(
+        self, link: Link, *, add: Sequence[str] = (), delete: Sequence[str] = ()
+    ) -> list[tuple[str, str]]:
+        self._patience.spend()
+        assert self.bound is not None
+        self.bound |= set(add) - self.refused
+        self.bound -= set(delete)
+        return [(address, "refused") for address in add if address in self.refused]
+
+    def close(self) -> None: ...
+
+
+class FakeTables:
+    """All of it; what the sinks of one family use."""
+
+    def __init__(self) -> None:
+        self.patience = Patience()
+        self.ipvs = FakeIpvs(self.patience)
+        self.ipset = FakeIpset(self.patience)
+        self.links = FakeLinks(self.patience)
+
+    def close(self) -> None: ...

@@ -1,0 +1,99 @@
+"""Our programs in a network namespace of their own: started, asked, watched, stopped.
+
+For tests of the whole program. What a program would change beyond its namespace is switched off.
+"""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kpctl.places.network import PrivateNetwork
+
+PROGRAMS = Path(sys.executable).parent
+QUIET_HOST = ("--conntrack-max-per-core=0", "--oom-score-adj=0")
+"""Settings that reach beyond a network namespace are left alone."""
+
+PATIENCE_SECONDS = 20.0
+
+
+class Host:
+    """A network namespace to run our programs in, and what can be asked of it."""
+
+    def __init__(self, network: PrivateNetwork, directory: Path) -> None:
+        self.network = network
+        self.manifests = directory / "manifests"
+        self.manifests.mkdir()
+        self._log = directory / "log"
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def start(self, *flags: str) -> subprocess.Popen[bytes]:
+        """Start the daemon on the manifests."""
+        argv = ["kube-proxy", f"--manifests={self.manifests}", "--hostname-override=worker-a"]
+        with self._log.open("ab") as log, self.network.inside():
+            process = subprocess.Popen(
+                [PROGRAMS / argv[0], *argv[1:], *QUIET_HOST, *flags], stdout=log, stderr=log
+            )
+        self._running.append(process)
+        return process
+
+    def run(self, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run one of our programs, or a tool, to its end."""
+        path = PROGRAMS / program
+        with self.network.inside():
+            return subprocess.run(
+                [path if path.exists() else program, *arguments],
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_SECONDS,
+            )
+
+    def tables(self) -> str:
+        """What nftables holds, as its own tool prints it."""
+        return self.run("nft", "list", "ruleset").stdout
+
+    def get(self, port: int, path: str, address: str = "127.0.0.1") -> tuple[int, str]:
+        """Status and body of a request; status 0 if nobody answers."""
+        with self.network.inside():
+            connection = http.client.HTTPConnection(address, port, timeout=5)
+            try:
+                connection.request("GET", path)
+                answer = connection.getresponse()
+                return answer.status, answer.read().decode()
+            except OSError:
+                return 0, ""
+            finally:
+                connection.close()
+
+    def listen(self, address: str, port: int) -> socket.socket:
+        """Somebody else's listening socket."""
+        with self.network.inside():
+            return socket.create_server((address, port))
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what} did not happen; it said:\n{self.log[-3000:]}")
+            time.sleep(0.02)
+
+    def stop(self, process: subprocess.Popen[bytes]) -> int:
+        """Ask it to end; the exit code."""
+        process.send_signal(signal.SIGTERM)
+        return process.wait(PATIENCE_SECONDS)
+
+    def close(self) -> None:
+        for process in self._running:
+            if process.poll() is None:
+                process.kill()
+                process.wait()

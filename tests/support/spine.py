@@ -1,0 +1,123 @@
+"""The whole way from events to a kernel of dictionaries, both families, without time or Linux.
+
+Real intake, engines, pipelines and ledgers; fakes stand at the two ends. Another mode's backends
+can be put in the place of the fake ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tests.support.builders import NODE, node
+from tests.support.fake_backend import FakeBackend, FakeClock, FakeConntrack, FakeKernel, Heard
+
+from kubeproxy.api import objects
+from kubeproxy.api.source import Delete, Event, Kind, Object, Synced, Upsert
+from kubeproxy.facts.ids import Family
+from kubeproxy.modes.base import Backend, Item, Value
+from kubeproxy.sync.engine import Engine, EngineTimes
+from kubeproxy.sync.intake import Intake
+from kubeproxy.sync.report import RoundReport
+
+
+class Counted:
+    """What the metrics would have counted."""
+
+    def __init__(self) -> None:
+        self.service_events: list[int] = []
+        self.slice_events: list[int] = []
+        self.rejected: list[str] = []
+
+    def service_event(self, pending: int) -> None:
+        self.service_events.append(pending)
+
+    def slice_event(self, pending: int) -> None:
+        self.slice_events.append(pending)
+
+    def object_rejected(self, kind: str) -> None:
+        self.rejected.append(kind)
+
+
+class SeenNodes:
+    """What the watcher of the Node object heard."""
+
+    def __init__(self) -> None:
+        self.seen: list[objects.Node | None] = []
+
+    def node_changed(self, node: objects.Node) -> None:
+        self.seen.append(node)
+
+    def node_deleted(self) -> None:
+        self.seen.append(None)
+
+
+def upsert(found: Object) -> Upsert:
+    """The event that this object exists."""
+    kinds = {kind.object_type: kind for kind in Kind}
+    return Upsert(kinds[type(found)], found)
+
+
+def delete(found: Object) -> Delete:
+    """The event that this object is gone."""
+    return Delete(upsert(found).kind, found.metadata.namespace, found.metadata.name)
+
+
+class Spine:
+    """Intake and engines of some families, each with a kernel of its own."""
+
+    def __init__(
+        self,
+        *,
+        families: Sequence[Family] = tuple(Family),
+        kernels: Mapping[Family, FakeKernel] | None = None,
+        backend: Callable[[Family], Backend] | None = None,
+        batch_size: int = 100,
+    ) -> None:
+        self.kernels = kernels or {family: FakeKernel() for family in families}
+        self.clock = FakeClock()
+        self.heard = Heard()
+        self.counted = Counted()
+        self.nodes = SeenNodes()
+        self.conntrack = FakeConntrack()
+        create = backend or (
+            lambda family: FakeBackend(family, kernel=self.kernels[family], batch_size=batch_size)
+        )
+        self.engines = {
+            family: Engine(
+                create(family),
+                node(family),
+                clock=self.clock,
+                listener=self.heard,
+                clean_conntrack=self.conntrack,
+                times=EngineTimes(min_seconds=0),
+            )
+            for family in families
+        }
+        self.intake = Intake(
+            self.engines,
+            NODE,
+            counters=self.counted,
+            node_watcher=self.nodes,
+            started_at=self.clock.time(),
+        )
+
+    def send(self, *events: Event) -> None:
+        for event in events:
+            self.intake.send(event)
+
+    def hold(self, *found: Object) -> None:
+        """Send these objects."""
+        self.send(*map(upsert, found))
+
+    def sync(self) -> None:
+        """Say that the lists are complete."""
+        self.send(*map(Synced, Kind))
+
+    async def rounds(self) -> Mapping[Family, RoundReport]:
+        """One round of every family."""
+        return {family: await engine.round() for family, engine in self.engines.items()}
+
+    @property
+    def state(self) -> Mapping[Family, Mapping[Item, Value]]:
+        """What the kernels hold."""
+        return {family: dict(kernel.state) for family, kernel in self.kernels.items()}

@@ -1,0 +1,125 @@
+"""For tests of the userspace mode: a carrier with its sink, and servers, all at loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from kubeproxy.facts.ids import Family, Protocol, ServicePortId
+from kubeproxy.modes.base import Batch, Change
+from kubeproxy.modes.userspace.carrier.balance import Target
+from kubeproxy.modes.userspace.carrier.messages import Balance, Say
+from kubeproxy.modes.userspace.items import Listener
+from kubeproxy.modes.userspace.sinks.binding import Binder
+from kubeproxy.modes.userspace.sinks.ports import PortAllocator, PortRange
+from kubeproxy.modes.userspace.sinks.sockets import SocketSink
+from kubeproxy.plan.types import PoolName
+
+HERE = "127.0.0.1"
+IDLE_SECONDS = 0.25
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Proxy:
+    """One sink with its carrier, and listeners by name."""
+
+    def __init__(self, ports: PortRange | None = None, address: str = HERE) -> None:
+        self.said: list[Say] = []
+        binder = Binder(Family.IPV4, address, PortAllocator(ports, lambda _size: 0))
+        self.sink = SocketSink(binder, IDLE_SECONDS, self.said.append)
+        self._values: dict[Listener, Balance] = {}
+
+    async def serve(
+        self,
+        targets: Sequence[Target],
+        *,
+        name: str = "web",
+        protocol: Protocol = Protocol.TCP,
+        affinity_seconds: int = 0,
+        keep: Sequence[Target] = (),
+    ) -> int:
+        """Open or change a listener; its port."""
+        item = listener(name, protocol)
+        await self._set(item, Balance(tuple(targets), tuple(keep), affinity_seconds))
+        return self.sink.learned.ports[item]
+
+    async def stop(self, name: str = "web", protocol: Protocol = Protocol.TCP) -> None:
+        await self._set(listener(name, protocol), None)
+
+    async def _set(self, item: Listener, value: Balance | None) -> None:
+        change = Change(item.owner, item, self._values.get(item), value)
+        for batch in self.sink.compile([change]):
+            await self.sink.apply(batch)
+        self._values.pop(item, None)
+        if value is not None:
+            self._values[item] = value
+
+    async def apply(self, *changes: Change) -> None:
+        await self.sink.apply(Batch(changes, None))
+
+
+def listener(name: str = "web", protocol: Protocol = Protocol.TCP) -> Listener:
+    return Listener(ServicePortId("default", name, "", protocol), PoolName.CLUSTER)
+
+
+@contextlib.asynccontextmanager
+async def running(ports: PortRange | None = None, address: str = HERE) -> AsyncIterator[Proxy]:
+    """A proxy that is closed whatever happens."""
+    made = Proxy(ports, address)
+    try:
+        yield made
+    finally:
+        await made.sink.close()
+
+
+class Servers:
+    """TCP and UDP servers of one test."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.AsyncExitStack()
+
+    async def tcp(self, serve: Serve) -> Target:
+        """A server that handles each connection so."""
+        server = await asyncio.start_server(serve, HERE, 0)
+        self._stack.callback(server.close)
+        return Target(HERE, int(server.sockets[0].getsockname()[1]))
+
+    async def naming(self, name: str) -> Target:
+        """A server that says its name and hangs up."""
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(name.encode())
+            await close(writer)
+
+        return await self.tcp(serve)
+
+    async def udp(self, answer: Callable[[bytes], bytes | None]) -> Target:
+        """A server that answers datagrams."""
+        handle = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        handle.setblocking(False)
+        handle.bind((HERE, 0))
+
+        def on_datagram() -> None:
+            data, client = handle.recvfrom(65535)
+            reply = answer(data)
+            if reply is not None:
+                handle.sendto(reply, client)
+
+        loop = asyncio.get_running_loop()
+        loop.add_reader(handle, on_datagram)
+        self._stack.callback(handle.close)
+        self._stack.callback(loop.remove_reader, handle)
+        return Target(HERE, int(handle.getsockname()[1]))
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+async def close(writer: asyncio.StreamWriter) -> None:
+    """Hang up; a peer that was quicker is no matter."""
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()

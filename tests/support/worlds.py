@@ -1,0 +1,115 @@
+"""Random small clusters as one node sees them, for property tests of any mode.
+
+Addresses come from small ranges, so that services share endpoints and sometimes contend for an
+address and port; every field a plan depends on varies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hypothesis import strategies as st
+from msgspec import Struct
+from tests.support.builders import NODE, node
+
+from kubeproxy.facts.endpoint import Endpoint, PortKey
+from kubeproxy.facts.ids import Family, Protocol, ServiceName
+from kubeproxy.facts.node import NodeFacts
+from kubeproxy.facts.service import PortFacts, ServiceFacts
+from kubeproxy.plan.service import plan_service
+from kubeproxy.plan.types import ServicePlan
+
+_PREFIXES = {
+    Family.IPV4: {"cluster": "10.96.0.", "pod": "10.244.1.", "outside": "203.0.113."},
+    Family.IPV6: {"cluster": "fd00:96::", "pod": "fd00:244::1:", "outside": "2001:db8:113::"},
+}
+LOCAL_PODS = 3
+"""Pods with these numbers are on the node; a pod does not move."""
+SERVICE_CIDRS = {Family.IPV4: "10.96.0.0/16", Family.IPV6: "fd00:96::/112"}
+
+
+def address(family: Family, kind: str, number: int) -> str:
+    """An address of a kind: `cluster`, `pod` or `outside`."""
+    return f"{_PREFIXES[family][kind]}{number}"
+
+
+class World(Struct, frozen=True):
+    """Services with their endpoints, and the node that looks at them."""
+
+    node: NodeFacts
+    services: tuple[tuple[ServiceFacts, Mapping[PortKey, tuple[Endpoint, ...]]], ...]
+
+    def plans(self) -> Iterator[ServicePlan]:
+        for facts, endpoints in self.services:
+            yield from plan_service(facts, endpoints, self.node)
+
+
+def _endpoints(family: Family) -> st.SearchStrategy[tuple[Endpoint, ...]]:
+    one = st.builds(
+        lambda number, port, state: Endpoint(
+            address=address(family, "pod", number),
+            port=port,
+            is_local=number <= LOCAL_PODS,
+            is_ready=state == "ready",
+            is_serving=state != "dead",
+            is_terminating=state == "draining",
+            node_name=NODE if number <= LOCAL_PODS else "worker-b",
+        ),
+        st.integers(1, 6),
+        st.sampled_from((80, 8080)),
+        st.sampled_from(("ready", "ready", "ready", "draining", "dead")),
+    )
+    lists = st.lists(one, max_size=5, unique_by=lambda e: e.text)
+    return lists.map(lambda found: tuple(sorted(found, key=lambda e: e.text)))
+
+
+@st.composite
+def _service(
+    draw: st.DrawFn, family: Family, number: int
+) -> tuple[ServiceFacts, Mapping[PortKey, tuple[Endpoint, ...]]]:
+    ports = [
+        PortFacts(name, protocol, port, node_port=draw(st.sampled_from((0, 30000 + number))))
+        for name, protocol, port in (
+            ("http", Protocol.TCP, 80),
+            ("dns", Protocol.UDP, 53),
+            ("sig", Protocol.SCTP, 36412),
+        )
+        if draw(st.booleans())
+    ]
+    outside = st.lists(st.integers(1, 3), max_size=2, unique=True)
+    facts = ServiceFacts(
+        name=ServiceName("default", f"svc-{number}"),
+        cluster_ip=address(family, "cluster", number + 1),
+        ports=tuple(ports),
+        external_ips=tuple(address(family, "outside", n) for n in draw(outside)),
+        load_balancer_ips=tuple(address(family, "outside", n) for n in draw(outside)),
+        source_ranges=draw(st.sampled_from(((), _ranges(family)))),
+        affinity_seconds=draw(st.sampled_from((0, 0, 60, 10800))),
+        is_external_policy_local=draw(st.booleans()),
+        is_internal_policy_local=draw(st.sampled_from((False, False, True))),
+    )
+    return facts, {PortKey(p.name, p.protocol): draw(_endpoints(family)) for p in ports}
+
+
+def _ranges(family: Family) -> tuple[str, ...]:
+    if family is Family.IPV4:
+        return ("198.51.100.0/24", "198.51.100.128/25", "192.0.2.0/25")
+    return ("2001:db8:100::/64", "2001:db8:10::/64")
+
+
+@st.composite
+def worlds(draw: st.DrawFn, family: Family, services: int = 4) -> World:
+    """A cluster with up to this many services."""
+    numbers = draw(st.lists(st.integers(0, services - 1), unique=True))
+    found = tuple(draw(_service(family, number)) for number in numbers)
+    cidrs = draw(st.sampled_from(((), (SERVICE_CIDRS[family],))))
+    return World(node(family, service_cidrs=cidrs), found)
+
+
+def sources(family: Family) -> Sequence[tuple[str, str]]:
+    """Clients worth asking about, as (address, interface); no interface is the node itself."""
+    own = node(family).ip
+    client = "198.51.100.7" if family is Family.IPV4 else "2001:db8:100::7"
+    stranger = "203.0.113.200" if family is Family.IPV4 else "2001:db8:200::7"
+    pod = address(family, "pod", 1)
+    return ((client, "eth0"), (stranger, "eth0"), (pod, "cni0"), (own, ""))
