@@ -72,7 +72,7 @@ def plan(files: tuple[str, ...], config: str | None, node: str, output: str) -> 
     """Print what is decided about each Service port, with the reasons."""
     from kpctl.look.offline import answer
     from kpctl.look.planview import plan_document
-    from kubeproxy.run.app import SystemClock
+    from kubeproxy.sync.clock import SystemClock
 
     _show_problems()
     found = answer(_question(files, config, node=node), None, SystemClock())
@@ -103,7 +103,7 @@ def render(
 ) -> None:
     """Print what a mode would install; the kernel is not touched."""
     from kpctl.look.offline import render_text
-    from kubeproxy.run.app import SystemClock
+    from kubeproxy.sync.clock import SystemClock
 
     _show_problems()
     question = _question(files, config, node=node, mode=mode, addresses=address)
@@ -118,7 +118,7 @@ def apply(files: tuple[str, ...], config: str | None, node: str, mode: str) -> N
     import asyncio
 
     from kpctl.look.apply import apply_once
-    from kubeproxy.run.app import SystemClock
+    from kubeproxy.sync.clock import SystemClock
 
     _show_problems()
     question = _question(files, config, node=node, mode=mode)

@@ -8,7 +8,7 @@ from tests.support.builders import endpoint, endpoint_slice, node, service
 from tests.support.fake_backend import FakeBackend, FakeConntrack, Heard
 
 from kubeproxy.errors import Busy, Drifted
-from kubeproxy.run.app import SystemClock
+from kubeproxy.sync.clock import SystemClock
 from kubeproxy.sync.engine import Engine, EngineTimes
 
 

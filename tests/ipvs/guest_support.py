@@ -16,7 +16,8 @@ from kubeproxy.modes.base import ModeOptions
 from kubeproxy.modes.ipvs.check import check, open_ipvs
 from kubeproxy.modes.ipvs.cleanup import cleanup
 from kubeproxy.modes.registry import load_mode
-from kubeproxy.run.app import SystemClock, remove_leftovers
+from kubeproxy.run.app import remove_leftovers
+from kubeproxy.sync.clock import SystemClock
 
 ONLY_IPTABLES = ("KUBE-SVC-", "KUBE-SEP-", "KUBE-EXTERNAL-SERVICES", "KUBE-PROXY-CANARY")
 

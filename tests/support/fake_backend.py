@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kubeproxy.errors import KernelError, Rejected
 from kubeproxy.facts.ids import Family
-from kubeproxy.facts.node import NodeFacts, lasting_facts
+from kubeproxy.facts.node import NodeFacts, planning_facts
 from kubeproxy.modes.base import (
     Backend,
     Batch,
@@ -122,7 +122,7 @@ class FakeBackend(Backend):
         return {Listed(address): "node" for address in node.node_port_addresses}
 
     def rendering_facts(self, node: NodeFacts) -> NodeFacts:
-        return lasting_facts(node)
+        return planning_facts(node)
 
     def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
         items: dict[Item, Value] = {}

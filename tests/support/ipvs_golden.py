@@ -155,7 +155,7 @@ class GoldenProxy:
             self.engines,
             name,
             counters=self.listener,
-            node_watcher=self.listener,
+            node_listener=self.listener,
             started_at=self.clock.time(),
         )
         self._intake.send(Upsert(Kind.NODE, self._node))

@@ -97,7 +97,7 @@ class Spine:
             self.engines,
             NODE,
             counters=self.counted,
-            node_watcher=self.nodes,
+            node_listener=self.nodes,
             started_at=self.clock.time(),
         )
 

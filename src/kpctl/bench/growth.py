@@ -170,7 +170,7 @@ class Subject:
         )
         nobody = _Nobody()
         self._intake = Intake(
-            {Family.IPV4: self.engine}, NODE, counters=nobody, node_watcher=nobody, started_at=0
+            {Family.IPV4: self.engine}, NODE, counters=nobody, node_listener=nobody, started_at=0
         )
 
     async def load(self) -> RoundReport:

@@ -30,7 +30,7 @@ from kubeproxy.kernel.exec import run_tool
 from kubeproxy.modes.base import Fragment, ModeOptions, Owner
 from kubeproxy.modes.iptables.mode import IptablesBackend
 from kubeproxy.modes.netfilter.items import ChainGroup
-from kubeproxy.run.app import SystemClock
+from kubeproxy.sync.clock import SystemClock
 from kubeproxy.sync.engine import Engine, EngineTimes
 
 ROUNDS = 5

@@ -29,7 +29,7 @@ from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.nftables.table import NftSocket
 from kubeproxy.modes.base import ModeOptions
 from kubeproxy.modes.nftables.mode import NftablesBackend
-from kubeproxy.run.app import SystemClock
+from kubeproxy.sync.clock import SystemClock
 from kubeproxy.sync.engine import Engine, EngineTimes
 
 PORT, TARGET_PORT = 80, 8080

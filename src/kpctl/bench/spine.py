@@ -115,7 +115,7 @@ def _proxy() -> tuple[Engine, Intake]:
         {Family.IPV4: engine},
         NODE,
         counters=Counted(),
-        node_watcher=SeenNodes(),
+        node_listener=SeenNodes(),
         started_at=clock.time(),
     )
     return engine, intake

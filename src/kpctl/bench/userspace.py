@@ -34,7 +34,7 @@ from kubeproxy.errors import ToolMissing
 from kubeproxy.facts.ids import Family
 from kubeproxy.modes.base import ModeOptions
 from kubeproxy.modes.userspace.mode import UserspaceBackend
-from kubeproxy.run.app import SystemClock
+from kubeproxy.sync.clock import SystemClock
 from kubeproxy.sync.engine import Engine
 
 NODE_IP, POD, VIP = "192.0.2.10", "10.244.1.5", "10.96.0.10"

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from kpctl.look.offline import Question, build, settings_for
 from kubeproxy.errors import Unsupported
-from kubeproxy.modes.base import Mode
-from kubeproxy.run.startup import mode_options
+from kubeproxy.modes.base import AnyMode
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.report import RoundReport
 
 
-async def apply_once(question: Question, mode: Mode, clock: Clock) -> list[RoundReport]:
+async def apply_once(question: Question, mode: AnyMode, clock: Clock) -> list[RoundReport]:
     """Bring the current network namespace to what the files say; one report per family.
 
     A family the host cannot do is left out, unless neither can be done.
     """
     settings = settings_for(question)
-    options = mode_options(settings.config, settings.extensions)
+    options = mode.options(settings.config, settings.extensions)
     engines, _ = build(question, mode, clock)
     reports: list[RoundReport] = []
     refusals: list[str] = []

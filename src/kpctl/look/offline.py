@@ -21,7 +21,16 @@ from kubeproxy.config.command import Exit, Settings, parse_command_line
 from kubeproxy.errors import ConfigError
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.modes.base import Backend, Fragment, Mode, ModeOptions, Owner, Sink
+from kubeproxy.modes.base import (
+    AnyBackend,
+    AnyFragment,
+    AnyItem,
+    AnyMode,
+    AnySink,
+    AnyValue,
+    Backend,
+    Owner,
+)
 from kubeproxy.plan.conntrack import StaleRules
 from kubeproxy.plan.types import ServicePlan
 from kubeproxy.run import startup
@@ -114,22 +123,20 @@ class Answer(Struct, frozen=True):
         ]
 
 
-class NoBackend(Backend):
+class NoBackend(Backend[AnyItem, AnyValue, None]):
     """For looking at plans only."""
 
-    mode = "none"
-
     @property
-    def sinks(self) -> Sequence[Sink]:
+    def sinks(self) -> Sequence[AnySink]:
         return ()
 
-    def scaffold(self, node: NodeFacts) -> Fragment:
+    def scaffold(self, node: NodeFacts) -> AnyFragment:
         return {}
 
-    def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
+    def render(self, plan: ServicePlan, node: NodeFacts) -> AnyFragment:
         return {}
 
-    def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
+    def describe(self, fragments: Mapping[Owner, AnyFragment]) -> str:
         return ""
 
 
@@ -160,18 +167,17 @@ async def _keep_flows(family: Family, rules: StaleRules) -> int:
 
 
 def build(
-    question: Question, mode: Mode | None, clock: Clock
+    question: Question, mode: AnyMode | None, clock: Clock
 ) -> tuple[Mapping[Family, Engine], Answer]:
     """Engines that hold everything the files say, not yet run."""
     settings = settings_for(question)
     known = load_objects(question.files)
     name, node = choose_node(question.node, known)
     nodes = families_nodes(settings, name, node, question.addresses)
-    options = startup.mode_options(settings.config, settings.extensions)
     silent = _Silent()
     engines = {
         family: Engine(
-            _backend(mode, family, options),
+            _backend(mode, family, settings),
             facts,
             clock=clock,
             listener=silent,
@@ -180,7 +186,7 @@ def build(
         )
         for family, facts in nodes.items()
     }
-    intake = Intake(engines, name, counters=silent, node_watcher=silent, started_at=clock.time())
+    intake = Intake(engines, name, counters=silent, node_listener=silent, started_at=clock.time())
     for key, item in known.items():
         intake.send(Upsert(key[0], item))
     for kind in Kind:
@@ -189,11 +195,13 @@ def build(
     return engines, Answer(name, pipelines, tuple(silent.rejected))
 
 
-def _backend(mode: Mode | None, family: Family, options: ModeOptions) -> Backend:
-    return mode.create(family, options) if mode else NoBackend(family, options)
+def _backend(mode: AnyMode | None, family: Family, settings: Settings) -> AnyBackend:
+    if mode is None:
+        return NoBackend(family, None)
+    return mode.create(family, mode.options(settings.config, settings.extensions))
 
 
-def answer(question: Question, mode: Mode | None, clock: Clock) -> Answer:
+def answer(question: Question, mode: AnyMode | None, clock: Clock) -> Answer:
     """Everything planned and rendered; the kernel is not touched."""
     _, found = build(question, mode, clock)
     for pipeline in found.pipelines.values():
@@ -201,7 +209,7 @@ def answer(question: Question, mode: Mode | None, clock: Clock) -> Answer:
     return found
 
 
-def render_text(question: Question, mode: Mode, clock: Clock) -> str:
+def render_text(question: Question, mode: AnyMode, clock: Clock) -> str:
     """What the mode would install, both families."""
     engines, found = build(question, mode, clock)
     parts = []

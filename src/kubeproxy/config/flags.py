@@ -1,16 +1,18 @@
 """The flags of kube-proxy, as a table to hold against upstream's documentation.
 
 A row says how the flag reads, where its value goes and whether it still counts when `--config` is
-given. `path` names an attribute of the configuration, or of `Extensions` for the rows in the last
-group; rows without a path are used by `load` and `command` directly. Parsing is in `parse`, the
-help text in `usage`.
+given. `path` names an attribute of the configuration; rows without a path are used by `load` and
+`command` directly. Parsing is in `parse`, the help text in `usage`.
 
-A new extension flag is one row in `EXTENSION_FLAGS` and one field in `Extensions`.
+A new extension flag is one row in `EXTENSION_FLAGS` and the one place that reads it by its name:
+`extensions.is_on("nftables-localhost-nodeports")`.
 """
 
 # ruff: noqa: E501 - a row of the table stays on one line, to be compared with the documentation
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import msgspec
 
@@ -41,17 +43,6 @@ _SPLIT = (
     "[Alpha] In {} format, write info messages to stdout and errors to stderr instead of "
     "everything to stderr. Needs the feature gate LoggingAlphaOptions."
 )
-
-
-class Extensions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Settings upstream does not have."""
-
-    manifests: str = ""
-    nftables_localhost_nodeports: bool = False
-    ipvs_hostports_on_clusterips: bool = False
-    proxy_port_range: str = ""
-    udp_timeout: Duration = Duration.of_seconds(0.25)
-    xtables_lock_timeout: Duration = Duration.of_seconds(5)
 
 
 class Flag(msgspec.Struct, frozen=True):
@@ -178,12 +169,12 @@ _LOGGING_FLAGS = (
 )
 
 EXTENSION_FLAGS = (
-    _flag("manifests", kinds.STRING, EXTENSIONS, "A file or directory of Service, EndpointSlice and Node manifests to serve from instead of an API server; changes are applied live.", path="manifests", with_config=True),
-    _flag("nftables-localhost-nodeports", kinds.BOOL, EXTENSIONS, "In nftables mode, make NodePorts reachable through 127.0.0.1.", path="nftables_localhost_nodeports", with_config=True),
-    _flag("ipvs-hostports-on-clusterips", kinds.BOOL, EXTENSIONS, "In ipvs mode, let host ports answer on cluster IPs, as upstream does.", path="ipvs_hostports_on_clusterips", with_config=True),
-    _flag("proxy-port-range", kinds.PORT_RANGE, EXTENSIONS, "In userspace mode, ports for the proxy's own listeners, as from-to or base+size; empty: any free port.", path="proxy_port_range", with_config=True),
-    _flag("udp-timeout", kinds.DURATION, EXTENSIONS, "In userspace mode, how long an idle UDP client is remembered.", path="udp_timeout", default=_seconds(0.25), with_config=True),
-    _flag("xtables-lock-timeout", kinds.DURATION, EXTENSIONS, "How long to wait for another program that holds the iptables lock.", path="xtables_lock_timeout", default=_seconds(5), with_config=True),
+    _flag("manifests", kinds.STRING, EXTENSIONS, "A file or directory of Service, EndpointSlice and Node manifests to serve from instead of an API server; changes are applied live.", with_config=True),
+    _flag("nftables-localhost-nodeports", kinds.BOOL, EXTENSIONS, "In nftables mode, make NodePorts reachable through 127.0.0.1.", with_config=True),
+    _flag("ipvs-hostports-on-clusterips", kinds.BOOL, EXTENSIONS, "In ipvs mode, leave out the rule that rejects connections to the host's own ports on service addresses.", with_config=True),
+    _flag("proxy-port-range", kinds.PORT_RANGE, EXTENSIONS, "In userspace mode, ports for the proxy's own listeners, as from-to or base+size; empty: any free port.", with_config=True),
+    _flag("udp-timeout", kinds.DURATION, EXTENSIONS, "In userspace mode, how long an idle UDP client is remembered.", default=_seconds(0.25), with_config=True),
+    _flag("xtables-lock-timeout", kinds.DURATION, EXTENSIONS, "How long to wait for another program that holds the iptables lock.", default=_seconds(5), with_config=True),
 )
 # fmt: on
 
@@ -200,3 +191,31 @@ UPSTREAM_FLAGS = (
 ALL_FLAGS = UPSTREAM_FLAGS + EXTENSION_FLAGS
 FLAGS = {flag.name: flag for flag in ALL_FLAGS}
 SHORTHANDS = {flag.shorthand: flag for flag in ALL_FLAGS if flag.shorthand}
+
+
+class Extensions(msgspec.Struct, frozen=True):
+    """The settings upstream does not have, by flag name; one that was not given has its default.
+
+    Asking for a name that is in no row is a mistake in the program and raises KeyError.
+    """
+
+    values: Mapping[str, Value] = {}
+
+    def _value(self, name: str) -> Value:
+        return self.values[name] if name in self.values else FLAGS[name].default
+
+    def text(self, name: str) -> str:
+        """The value of a flag that holds a text."""
+        value = self._value(name)
+        assert isinstance(value, str), name
+        return value
+
+    def is_on(self, name: str) -> bool:
+        """The value of a flag that is on or off."""
+        return self._value(name) is True
+
+    def seconds(self, name: str) -> float:
+        """The value of a flag that holds a duration."""
+        value = self._value(name)
+        assert isinstance(value, Duration), name
+        return value.seconds

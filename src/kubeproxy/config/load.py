@@ -56,7 +56,8 @@ def load(flags: ParsedFlags) -> Loaded:
         notes.append(Note("Using iptables proxy"))
     config = _override_hostname(complete_platform(config), flags)
     gates = _resolve_gates(config, notes)
-    return Loaded(config, extensions_from_flags(flags), gates, tuple(notes), content)
+    given = {f.name: flags.values[f.name] for f in EXTENSION_FLAGS if f.name in flags.given}
+    return Loaded(config, Extensions(given), gates, tuple(notes), content)
 
 
 def _read_file(path: str) -> bytes:
@@ -176,11 +177,3 @@ def _resolve_gates(config: KubeProxyConfiguration, notes: list[Note]) -> Feature
         for warning in resolution.warnings
     )
     return resolution.gates
-
-
-def extensions_from_flags(flags: ParsedFlags) -> Extensions:
-    """The settings of our own flags."""
-    extensions = Extensions()
-    for flag in EXTENSION_FLAGS:
-        extensions = set_path(extensions, flag.path, flags.values[flag.name])
-    return extensions

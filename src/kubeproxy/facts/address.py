@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from kubeproxy.facts.ids import Family
 
@@ -99,6 +100,29 @@ def contains(cidr: str, address: str) -> bool:
 
 def contained_in_any(address: str, cidrs: Iterable[str]) -> bool:
     return any(contains(cidr, address) for cidr in cidrs)
+
+
+def canonical_cidrs(cidrs: Iterable[str]) -> tuple[str, ...]:
+    """The networks among these texts, in canonical spelling; what is no network is left out."""
+    parsed = (parse_cidr(cidr.strip()) for cidr in cidrs)
+    return tuple(found[1] for found in parsed if found is not None)
+
+
+def pack_address(address: str) -> bytes:
+    """A canonical address in network byte order."""
+    if ":" in address:
+        return ipaddress.IPv6Address(address).packed
+    network, _, host = address.rpartition(".")
+    return _pack_network(network) + _OCTETS[host]
+
+
+_OCTETS = {str(number): bytes((number,)) for number in range(256)}
+
+
+@lru_cache(maxsize=4096)
+def _pack_network(octets: str) -> bytes:
+    """The first three octets: few networks hold many endpoints, so the cache nearly always hits."""
+    return bytes(map(int, octets.split(".")))
 
 
 def join_host_port(address: str, port: int) -> str:

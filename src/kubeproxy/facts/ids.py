@@ -35,6 +35,24 @@ class Family(Enum):
         """The network that contains every address of the family."""
         return "0.0.0.0/0" if self is Family.IPV4 else "::/0"
 
+    @property
+    def wildcard(self) -> str:
+        """The address that stands for all addresses of a host."""
+        return "0.0.0.0" if self is Family.IPV4 else "::"
+
+    @property
+    def loopback(self) -> str:
+        return "127.0.0.1" if self is Family.IPV4 else "::1"
+
+    @property
+    def loopback_cidr(self) -> str:
+        return "127.0.0.0/8" if self is Family.IPV4 else "::1/128"
+
+    @property
+    def af(self) -> int:
+        """The address family as Linux numbers it (AF_INET, AF_INET6)."""
+        return 2 if self is Family.IPV4 else 10
+
 
 class Protocol(StrEnum):
     """Transport protocols a Service port can have; the value is the API spelling."""

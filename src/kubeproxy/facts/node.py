@@ -79,6 +79,6 @@ def node_port_cidrs_of(family: Family, cidrs: tuple[str, ...]) -> tuple[str, ...
     return own
 
 
-def lasting_facts(node: NodeFacts) -> NodeFacts:
-    """The facts without what comes and goes with pods' interfaces, networks and cluster size."""
+def planning_facts(node: NodeFacts) -> NodeFacts:
+    """What planning reads of the node: without host addresses, service networks, cluster size."""
     return replace(node, addresses=(), service_cidrs=(), is_large_cluster=False)

@@ -30,7 +30,7 @@ class _Pending(Struct):
 
 
 class Store:
-    """Services and slices of one family, the dirty set, and the "both listed" gate."""
+    """Services and slices of one family, and the dirty set."""
 
     def __init__(self) -> None:
         self._services: dict[ServiceName, ServiceFacts] = {}

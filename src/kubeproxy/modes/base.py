@@ -1,131 +1,164 @@
-"""The seams between the engine and a mode.
+"""The seam between the engine and a mode.
 
-A mode is a folder: `render` and `scaffold` say what should exist (pure), its sinks make it so.
-The engine owns the ledger, the order of sinks and the policy for errors; a mode owns nothing but
-the meaning of its items.
+A mode is a folder with the same files in every case: `render` and `scaffold` say what should
+exist (pure), `compile` orders changes into batches (pure), the sinks apply a batch (I/O), and
+`mode.py` ties them together as a `Backend`. The engine owns the ledger, the order of sinks and
+the policy for errors; a mode owns the meaning of its items.
 
     plan ──render──▶ fragment ──ledger──▶ changes ──compile──▶ batches ──apply──▶ kernel
+
+Types: a mode declares its items and values in `items.py` and is typed with them throughout. The
+engine never looks inside an item, so on its side they are `AnyItem` and `AnyValue`; `changes_of`
+is the one place where a mode gets its own types back.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from typing import ClassVar, Protocol, TypeAlias
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from msgspec import Struct
 
+from kubeproxy.config.flags import Extensions
+from kubeproxy.config.types import KubeProxyConfiguration
 from kubeproxy.facts.ids import Family, ServicePortId
 from kubeproxy.facts.ids import Protocol as TransportProtocol
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.plan.conntrack import Change as PlanChange
-from kubeproxy.plan.conntrack import StaleRules, stale_rules
+from kubeproxy.plan.conntrack import PlanChange, StaleRules, stale_rules
 from kubeproxy.plan.types import ServicePlan
-from kubeproxy.sync import ledger
-from kubeproxy.sync.report import Measure as Measure
 
-Item: TypeAlias = Hashable
-"""A thing in the kernel that is ours: its type says which sink it belongs to."""
+if TYPE_CHECKING:
+    from _typeshed import SupportsRichComparison
 
-Value: TypeAlias = object
-"""What an item should be; compared with ==, never None."""
-
-Fragment: TypeAlias = Mapping[Item, Value]
-"""What one owner wants."""
+O = TypeVar("O", bound="SupportsRichComparison")  # noqa: E741 - owner, item, value: O, I, V
+I = TypeVar("I", bound=Hashable)  # noqa: E741 - as above
+V = TypeVar("V")
+P = TypeVar("P")
+Options = TypeVar("Options")
 
 Owner: TypeAlias = ServicePortId
-
-Change: TypeAlias = ledger.Change[Owner, Item, Value]
 
 SCAFFOLD = ServicePortId("", "", "", TransportProtocol.TCP)
 """The owner of what exists with no service at all; sorts before every service port."""
 
+AnyItem: TypeAlias = Hashable
+"""A thing in the kernel that is ours: its type says which sink it belongs to."""
 
-class Batch(Struct, frozen=True):
-    """One bounded unit of work for a sink, and the changes it brings about.
+AnyValue: TypeAlias = object
+"""What an item should be; compared with ==, never None."""
 
-    `payload` is the sink's own; `size` is its bytes, for reports and scale tests.
+AnyFragment: TypeAlias = Mapping[AnyItem, AnyValue]
+"""What one owner wants."""
+
+
+class OwnedChange(Struct, Generic[O, I, V], frozen=True):
+    """One item that must change: `old` is believed to be there, `new` is wanted; None is absent.
+
+    `owner` is whom to blame: the one whose value is wanted, or who gave the item up.
     """
 
-    changes: tuple[Change, ...]
-    payload: object
+    owner: O | None
+    item: I
+    old: V | None
+    new: V | None
+
+
+Change: TypeAlias = OwnedChange[Owner, I, V]
+
+AnyChange: TypeAlias = OwnedChange[Owner, Any, Any]
+"""A change as the engine passes it on; Any because changes of different types share a list."""
+
+
+def changes_of(
+    changes: Iterable[AnyChange], item_type: type[I], _value_type: type[V]
+) -> list[Change[I, V]]:
+    """The changes to items of one type, in order, typed with the value that such items have."""
+    found = [change for change in changes if isinstance(change.item, item_type)]
+    return cast("list[Change[I, V]]", found)
+
+
+class Batch(Struct, Generic[P], frozen=True):
+    """One bounded unit of work for a sink, and the changes it brings about.
+
+    `payload` is ready to be sent; `size` is its bytes, for reports and scale tests.
+    """
+
+    changes: tuple[AnyChange, ...]
+    payload: P
     size: int = 0
 
 
-class Sink(Protocol):
-    """One kind of kernel state: reads it, orders changes to it, applies a batch.
+class Sink(Protocol[I, V, P]):
+    """One kind of kernel state: reads it, compiles changes to it, applies a batch.
 
-    `compile` is pure. It is given changes grouped by owner and keeps each owner's changes
-    together as far as correctness allows, so that a culprit can be isolated.
-    `apply` raises `Rejected` only if nothing of the batch took effect, `Busy` to be called again
-    later, `Drifted` if the kernel's state is unknown or not what we believed.
+    `compile` does everything that needs no I/O. It is given changes grouped by owner and keeps
+    each owner's changes together as far as correctness allows, so that a culprit can be isolated.
+    It is consumed lazily: a batch is asked for after the one before has been applied, and what a
+    sink remembers from `read` and `apply` (such as where a rule stands in a shared chain) may
+    shape it.
+
+    `apply` sends one payload. Sending it again, whole or in part, must be harmless: the engine
+    does so to isolate a culprit and after a doubtful end. It raises
+        Rejected  part of the batch is refused; only a sink that calls itself transactional
+                  promises that nothing of the batch took effect
+        Busy      try again later
+        Drifted   the kernel is not as believed, or its state is unknown
     """
 
     name: str
     item_types: tuple[type, ...]
 
-    async def read(self) -> Mapping[Item, Value]: ...
+    async def read(self) -> Mapping[I, V]: ...
 
-    def compile(self, changes: Sequence[Change]) -> Iterable[Batch]: ...
+    def compile(self, changes: Sequence[Change[I, V]]) -> Iterator[Batch[P]]: ...
 
-    async def apply(self, batch: Batch) -> None: ...
+    async def apply(self, batch: Batch[P]) -> None: ...
 
 
-class ModeOptions(Struct, frozen=True):
-    """What a mode may be told by configuration; the defaults are the configuration's defaults."""
+AnySink: TypeAlias = Sink[Any, Any, Any]
+"""A sink as the engine holds it: sinks of different types share a list."""
 
-    masquerade_bit: int = 14
-    sync_period_seconds: float = 30.0
-    min_sync_period_seconds: float = 1.0
-    localhost_node_ports: bool = True
-    tcp_be_liberal: bool = False
-    bind_address: str = "0.0.0.0"
-    ipvs_scheduler: str = ""
-    ipvs_exclude_cidrs: tuple[str, ...] = ()
-    ipvs_strict_arp: bool = False
-    ipvs_tcp_timeout_seconds: int = 0
-    ipvs_tcp_fin_timeout_seconds: int = 0
-    ipvs_udp_timeout_seconds: int = 0
-    ipvs_host_ports_on_cluster_ips: bool = False
-    ipvs_drain_limit_seconds: float = 86400.0
-    nftables_localhost_node_ports: bool = False
-    userspace_port_range: str = ""
-    userspace_udp_idle_seconds: float = 0.25
-    xtables_lock_timeout_seconds: float = 5.0
 
-    @property
-    def masquerade_mark(self) -> int:
-        return 1 << self.masquerade_bit
+class Measure(Struct, frozen=True):
+    """A figure of the mode: the whole metric name, and labels without the family."""
 
-    @property
-    def masquerade_mark_text(self) -> str:
-        return f"0x{self.masquerade_mark:08x}"
+    metric: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
 
 
 DriftListener: TypeAlias = Callable[[str], None]
-"""Called with a description of what somebody else changed; the engine then re-reads and repairs."""
+"""Called with a description of what another process changed; the engine re-reads and repairs."""
 
 
-class Backend(ABC):
+class Backend(ABC, Generic[I, V, Options]):
     """One mode for one IP family."""
 
-    mode: ClassVar[str]
-
-    def __init__(self, family: Family, options: ModeOptions) -> None:
+    def __init__(self, family: Family, options: Options) -> None:
         self.family = family
         self.options = options
 
     @property
     @abstractmethod
-    def sinks(self) -> Sequence[Sink]:
+    def sinks(self) -> Sequence[AnySink]:
         """In dependency order: additions go forward, removals backward."""
 
     @abstractmethod
-    def scaffold(self, node: NodeFacts) -> Fragment:
+    def scaffold(self, node: NodeFacts) -> Mapping[I, V]:
         """What exists with no service at all. Pure."""
 
     @abstractmethod
-    def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
+    def render(self, plan: ServicePlan, node: NodeFacts) -> Mapping[I, V]:
         """The items one service port wants. Pure."""
 
     def rendering_facts(self, node: NodeFacts) -> NodeFacts:
@@ -137,27 +170,31 @@ class Backend(ABC):
         return node
 
     @abstractmethod
-    def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
+    def describe(self, fragments: Mapping[Owner, Mapping[I, V]]) -> str:
         """What these fragments would install, for people (`kpctl render`). Pure."""
 
     async def start(self, node: NodeFacts) -> None:  # noqa: B027 - doing nothing is common
         """Prepare the host for this family (probes, sysctls). Raises Unsupported."""
 
     async def watch(self, drifted: DriftListener) -> None:  # noqa: B027 - doing nothing is common
-        """Run until cancelled, telling when somebody else changes what is ours."""
+        """Run until cancelled; call `drifted` when another process changes what is ours."""
 
     def unsettled(self) -> Collection[Owner]:
-        """Owners whose rendering depends on something an effect has just taught; asked after
-        each pass, and rendered again in the same round."""
+        """Owners whose rendering depends on something just learned from an effect.
+
+        Asked after each pass; they are rendered again in the same round.
+        """
         return ()
 
     async def tick(self, now: float) -> float | None:
-        """Do what is due at `now`; the seconds until the next call, or None."""
+        """Do what is due at `now`. Return the seconds until the next call, or None."""
         return None
 
     def stale_flows(self, changes: Sequence[PlanChange], node: NodeFacts) -> StaleRules:
-        """Which UDP flows the kernel must forget after these service ports have changed; a mode
-        that translates flows to something other than endpoints says so here."""
+        """Which UDP flows the kernel must forget after these service ports have changed.
+
+        A mode that translates flows to something other than endpoints overrides this.
+        """
         return stale_rules(changes, node)
 
     def measures(self) -> Sequence[Measure]:
@@ -172,18 +209,28 @@ class Backend(ABC):
         """Release sockets and the like; what is in the kernel stays."""
 
 
-class Mode(Struct, frozen=True):
+AnyBackend: TypeAlias = Backend[Any, Any, Any]
+"""A backend as the engine holds it, whatever its mode."""
+
+
+class Mode(Struct, Generic[Options], frozen=True):
     """A mode's entry in the registry.
 
-    `check` raises Unsupported if the mode cannot run on this host. `cleanup` removes everything
-    of this mode and nothing else, in the current network namespace, and returns what went wrong.
-    `leftovers_of` are the modes whose leftovers go away when this one starts.
+    `options` picks what the mode reads of configuration and extension flags. `check` raises
+    Unsupported if the mode cannot run on this host. `cleanup` removes everything of this mode and
+    nothing else, in the current network namespace, and returns what went wrong. `leftovers_of`
+    are the modes whose leftovers go away when this one starts.
     """
 
     name: str
-    create: Callable[[Family, ModeOptions], Backend]
-    check: Callable[[Collection[Family], ModeOptions], Awaitable[None]]
+    options: Callable[[KubeProxyConfiguration, Extensions], Options]
+    create: Callable[[Family, Options], AnyBackend]
+    check: Callable[[Collection[Family], Options], Awaitable[None]]
     cleanup: Callable[[], Awaitable[Sequence[str]]]
     leftovers_of: tuple[str, ...] = ()
     runs_periodically: bool = False
     """Does it sync every syncPeriod even without a change (ipvs), rather than hourly?"""
+
+
+AnyMode: TypeAlias = Mode[Any]
+"""A mode as the registry returns it."""

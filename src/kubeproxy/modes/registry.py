@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from kubeproxy.errors import Unsupported
-from kubeproxy.modes.base import Mode
+from kubeproxy.modes.base import AnyMode, Mode
 
 _MODES: dict[str, str] = {
     # Before iptables: some chains have the same name in both, and in this order clean-up finds
@@ -25,7 +25,7 @@ def mode_names() -> tuple[str, ...]:
     return tuple(_MODES)
 
 
-def load_mode(name: str) -> Mode:
+def load_mode(name: str) -> AnyMode:
     """The mode of this name."""
     try:
         path = _MODES[name]

@@ -28,7 +28,7 @@ Socket: TypeAlias = bytes
 
 PORT_BYTES = 2
 
-Change: TypeAlias = tuple[ServicePlan | None, ServicePlan | None]
+PlanChange: TypeAlias = tuple[ServicePlan | None, ServicePlan | None]
 """A service port before and after; None where there was or is none."""
 
 
@@ -53,7 +53,7 @@ class StaleRules(Struct, frozen=True):
         return frozenset(self.serving.keys() | self.removed.keys())
 
 
-def stale_rules(changes: Iterable[Change], node: NodeFacts) -> StaleRules:
+def stale_rules(changes: Iterable[PlanChange], node: NodeFacts) -> StaleRules:
     """The rules these changes call for; empty rules mean there is nothing to look for.
 
     On start, and whenever what was before is not known, `before` is None for every service port.

@@ -7,30 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from pathlib import Path
 
 from kubeproxy.config.command import Settings
 from kubeproxy.config.write import write_config
 from kubeproxy.errors import ConfigError, KernelError
 from kubeproxy.logs import get_logger
-from kubeproxy.modes.base import Mode
+from kubeproxy.modes.base import AnyMode
 from kubeproxy.modes.registry import load_mode, mode_names
 from kubeproxy.run.origin import ManifestOrigin, Origin
 from kubeproxy.run.prepare import prepare
 from kubeproxy.run.serving import Proxy
+from kubeproxy.sync.clock import SystemClock
 
 logger = get_logger(__name__)
-
-
-class SystemClock:
-    """The machine's clocks."""
-
-    def time(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 async def run(settings: Settings) -> None:
@@ -62,7 +52,7 @@ async def clean_up(modes: tuple[str, ...]) -> None:
         raise KernelError("encountered an error while tearing down rules")
 
 
-async def _run_mode(settings: Settings, mode: Mode) -> None:
+async def _run_mode(settings: Settings, mode: AnyMode) -> None:
     await remove_leftovers(mode)
     origin = await open_origin(settings)
     try:
@@ -83,7 +73,7 @@ async def _run_mode(settings: Settings, mode: Mode) -> None:
         await origin.close()
 
 
-async def remove_leftovers(mode: Mode) -> None:
+async def remove_leftovers(mode: AnyMode) -> None:
     """Of other modes; best effort: a leftover that stays is told, not fatal."""
     for name in mode.leftovers_of:
         for problem in await load_mode(name).cleanup():
@@ -92,8 +82,8 @@ async def remove_leftovers(mode: Mode) -> None:
 
 async def open_origin(settings: Settings) -> Origin:
     """Where objects come from, by the flags."""
-    if settings.extensions.manifests:
-        return ManifestOrigin(Path(settings.extensions.manifests))
+    if settings.extensions.text("manifests"):
+        return ManifestOrigin(Path(settings.extensions.text("manifests")))
     from kubeproxy.api.origin import ApiOrigin  # aiohttp and TLS are not needed for manifests
 
     return ApiOrigin.open(settings)

@@ -25,7 +25,7 @@ from kubeproxy.kernel.conntrack_sysctls import (
 )
 from kubeproxy.kernel.route.table import host_addresses
 from kubeproxy.logs import get_logger
-from kubeproxy.modes.base import Backend, Mode, ModeOptions
+from kubeproxy.modes.base import AnyBackend, AnyMode
 from kubeproxy.run import startup
 from kubeproxy.run.origin import Origin
 
@@ -39,7 +39,7 @@ class Prepared(Struct, frozen=True):
     node: objects.Node | None
     families: tuple[Family, ...]
     nodes: Mapping[Family, NodeFacts]
-    backends: Mapping[Family, Backend]
+    backends: Mapping[Family, AnyBackend]
 
     @property
     def node_ips(self) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ class Prepared(Struct, frozen=True):
         return decode_pod_cidrs(self.node) if self.node else ()
 
 
-async def prepare(settings: Settings, mode: Mode, origin: Origin) -> Prepared:
+async def prepare(settings: Settings, mode: AnyMode, origin: Origin) -> Prepared:
     """Find out who we are and make the host ready."""
     config = settings.config
     name = startup.node_name(settings.hostname_override, socket.gethostname())
@@ -62,7 +62,7 @@ async def prepare(settings: Settings, mode: Mode, origin: Origin) -> Prepared:
     _prepare_conntrack(settings)
     for text in startup.configuration_warnings(config, addresses, pod_cidrs, identity.primary):
         logger.error(text, "Kube-proxy configuration may be incomplete or incorrect")
-    options = startup.mode_options(config, settings.extensions)
+    options = mode.options(config, settings.extensions)
     families = await _supported_families(mode, options, identity.primary)
     _check_families(settings, pod_cidrs, families, identity.primary)
     nodes = {
@@ -83,8 +83,8 @@ async def prepare(settings: Settings, mode: Mode, origin: Origin) -> Prepared:
 
 
 async def _create_backends(
-    mode: Mode, options: ModeOptions, nodes: Mapping[Family, NodeFacts]
-) -> Mapping[Family, Backend]:
+    mode: AnyMode, options: object, nodes: Mapping[Family, NodeFacts]
+) -> Mapping[Family, AnyBackend]:
     logger.info(f"Using {mode.name} Proxier")
     backends = {family: mode.create(family, options) for family in nodes}
     for family, backend in backends.items():
@@ -124,7 +124,7 @@ def _prepare_conntrack(settings: Settings) -> None:
 
 
 async def _supported_families(
-    mode: Mode, options: ModeOptions, primary: Family
+    mode: AnyMode, options: object, primary: Family
 ) -> tuple[Family, ...]:
     problems = {family: await _family_problem(mode, options, family) for family in Family}
     families = startup.choose_families(problems, primary)
@@ -136,7 +136,7 @@ async def _supported_families(
     return families
 
 
-async def _family_problem(mode: Mode, options: ModeOptions, family: Family) -> str | None:
+async def _family_problem(mode: AnyMode, options: object, family: Family) -> str | None:
     if family is Family.IPV6:
         if not Path("/proc/net/if_inet6").exists():
             return "no kernel support for IPv6"

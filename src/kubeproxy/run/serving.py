@@ -23,7 +23,7 @@ from kubeproxy.facts.node import NodeFacts
 from kubeproxy.kernel.conntrack.table import clean_udp
 from kubeproxy.kernel.route.table import host_addresses, watch_addresses
 from kubeproxy.logs import get_logger
-from kubeproxy.modes.base import Backend, Mode
+from kubeproxy.modes.base import AnyBackend, AnyMode
 from kubeproxy.plan.conntrack import StaleRules, is_stale
 from kubeproxy.run.about import build_info, pages
 from kubeproxy.run.origin import Origin
@@ -55,7 +55,7 @@ class Proxy:
     """One running proxy."""
 
     def __init__(
-        self, settings: Settings, mode: Mode, origin: Origin, prepared: Prepared, clock: Clock
+        self, settings: Settings, mode: AnyMode, origin: Origin, prepared: Prepared, clock: Clock
     ) -> None:
         config = settings.config
         self._settings = settings
@@ -98,7 +98,7 @@ class Proxy:
             self._engines,
             prepared.node_name,
             counters=self._metrics,
-            node_watcher=self._node_observer(),
+            node_listener=self._node_observer(),
             started_at=clock.time(),
         )
 
@@ -211,7 +211,7 @@ class Proxy:
         )
 
 
-def _times(settings: Settings, mode: Mode) -> EngineTimes:
+def _times(settings: Settings, mode: AnyMode) -> EngineTimes:
     period = settings.config.sync_period_seconds
     most = period if mode.runs_periodically else FULL_SYNC_SECONDS
     return EngineTimes(
@@ -235,7 +235,7 @@ def _spare_the_collector() -> None:
 class _PacketCounts:
     """Kernel packet counters over all families."""
 
-    def __init__(self, backends: Mapping[Family, Backend]) -> None:
+    def __init__(self, backends: Mapping[Family, AnyBackend]) -> None:
         self._backends = tuple(backends.values())
 
     def read(self, name: str) -> int | None:

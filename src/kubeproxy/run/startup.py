@@ -2,7 +2,7 @@
 
 Node name and addresses, which families run, who counts as a local pod, on which addresses node
 ports are served, and what is odd about all this. Reading the host and acting on the answers is
-left to `app`.
+left to `prepare`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,15 @@ from ipaddress import ip_address
 
 from msgspec import Struct
 
-from kubeproxy.config.flags import Extensions
 from kubeproxy.config.types import KubeProxyConfiguration
 from kubeproxy.errors import ConfigError, Unsupported
-from kubeproxy.facts.address import family_of, is_loopback, parse_cidr, parse_ip
+from kubeproxy.facts.address import canonical_cidrs, family_of, is_loopback, parse_ip
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts, node_port_cidrs_of
 from kubeproxy.kernel.conntrack_sysctls import ConntrackSettings
-from kubeproxy.modes.base import ModeOptions
 
 PRIMARY = "primary"
-_LOOPBACK = {Family.IPV4: "127.0.0.1", Family.IPV6: "::1"}
-_UNSPECIFIED = frozenset({"0.0.0.0", "::"})
+_WILDCARDS = frozenset(family.wildcard for family in Family)
 
 
 class NodeIdentity(Struct, frozen=True):
@@ -47,13 +44,13 @@ def node_name(override: str, hostname: str) -> str:
 
 def identify_node(node_ips: Sequence[str], bind_address: str) -> NodeIdentity:
     """Addresses of the Node object, overridden by a specific bind address."""
-    ips = dict(_LOOPBACK)
+    ips = {family: family.loopback for family in Family}
     primary = Family.IPV4
     if node_ips:
         primary = family_of(node_ips[0])
         ips |= {family_of(address): address for address in node_ips}
     parsed = parse_ip(bind_address)
-    if parsed is not None and parsed[1] not in _UNSPECIFIED:
+    if parsed is not None and parsed[1] not in _WILDCARDS:
         primary = parsed[0]
         ips[primary] = parsed[1]
     return NodeIdentity(ips, primary)
@@ -87,18 +84,13 @@ def expand_node_port_addresses(
             for family in Family
             if not is_loopback(identity.ips[family])
         )
-    return _canonical(configured)
-
-
-def _canonical(cidrs: Iterable[str]) -> tuple[str, ...]:
-    parsed = (parse_cidr(cidr.strip()) for cidr in cidrs)
-    return tuple(found[1] for found in parsed if found is not None)
+    return canonical_cidrs(configured)
 
 
 def local_detector(
     config: KubeProxyConfiguration, pod_cidrs: Sequence[str], family: Family
 ) -> LocalDetector:
-    """How this family tells that a packet comes from a pod."""
+    """How this family recognises a packet that comes from a pod."""
     mode = config.detect_local_mode
     if mode == "BridgeInterface":
         return LocalDetector(DetectorKind.BRIDGE, config.detect_local.bridge_interface)
@@ -106,13 +98,13 @@ def local_detector(
         prefix = config.detect_local.interface_name_prefix
         return LocalDetector(DetectorKind.INTERFACE_PREFIX, prefix)
     cidrs = pod_cidrs if mode == "NodeCIDR" else config.cluster_cidrs
-    own = (cidr for cidr in _canonical(cidrs) if family_of(cidr) is family)
+    own = (cidr for cidr in canonical_cidrs(cidrs) if family_of(cidr) is family)
     cidr = next(own, None)
     return LocalDetector(DetectorKind.CIDR, cidr) if cidr else LocalDetector()
 
 
 def missing_detector_note(config: KubeProxyConfiguration) -> str:
-    """Said when the primary family cannot tell local pods."""
+    """The log message for a primary family that cannot recognise local pods."""
     if config.detect_local_mode == "NodeCIDR":
         return "Detect-local-mode set to NodeCIDR, but no PodCIDR defined at node"
     return (
@@ -140,7 +132,7 @@ def node_facts(
     node_port_addresses: tuple[str, ...],
     allows_external_ips: bool,
 ) -> NodeFacts:
-    """One family's view of the node, before anything is heard from the API."""
+    """One family's view of the node, before the first event."""
     return NodeFacts(
         name=name,
         family=family,
@@ -149,29 +141,6 @@ def node_facts(
         node_port_cidrs=node_port_cidrs_of(family, node_port_addresses),
         masquerade_all=config.masquerade_all,
         allows_external_ips=allows_external_ips,
-    )
-
-
-def mode_options(config: KubeProxyConfiguration, extensions: Extensions) -> ModeOptions:
-    """The part of the configuration that modes read."""
-    return ModeOptions(
-        masquerade_bit=config.masquerade_bit,
-        sync_period_seconds=config.sync_period_seconds,
-        min_sync_period_seconds=config.min_sync_period_seconds,
-        localhost_node_ports=config.iptables.localhost_node_ports,
-        tcp_be_liberal=config.conntrack.tcp_be_liberal,
-        bind_address=config.bind_address,
-        ipvs_scheduler=config.ipvs.scheduler,
-        ipvs_exclude_cidrs=_canonical(config.ipvs.exclude_cidrs or ()),
-        ipvs_strict_arp=config.ipvs.strict_arp,
-        ipvs_tcp_timeout_seconds=int(config.ipvs.tcp_timeout.seconds),
-        ipvs_tcp_fin_timeout_seconds=int(config.ipvs.tcp_fin_timeout.seconds),
-        ipvs_udp_timeout_seconds=int(config.ipvs.udp_timeout.seconds),
-        ipvs_host_ports_on_cluster_ips=extensions.ipvs_hostports_on_clusterips,
-        nftables_localhost_node_ports=extensions.nftables_localhost_nodeports,
-        userspace_port_range=extensions.proxy_port_range or config.port_range,
-        userspace_udp_idle_seconds=extensions.udp_timeout.seconds,
-        xtables_lock_timeout_seconds=extensions.xtables_lock_timeout.seconds,
     )
 
 
@@ -194,7 +163,7 @@ def configuration_warnings(
     pod_cidrs: Sequence[str],
     primary: Family,
 ) -> Iterator[str]:
-    """What is odd about node port addresses; the process goes on."""
+    """Warnings about node port addresses; the process goes on."""
     if not node_port_addresses:
         yield (
             "nodePortAddresses is unset; NodePort connections will be accepted on all local IPs."
@@ -203,10 +172,10 @@ def configuration_warnings(
         return
     families = {family_of(cidr) for cidr in node_port_addresses}
     configured = (
-        _canonical(config.cluster_cidrs),
+        canonical_cidrs(config.cluster_cidrs),
         tuple(node_port_addresses),
-        _canonical(config.ipvs.exclude_cidrs or ()),
-        _canonical(pod_cidrs),
+        canonical_cidrs(config.ipvs.exclude_cidrs or ()),
+        canonical_cidrs(pod_cidrs),
     )
     is_dual_stack = any(len({family_of(cidr) for cidr in cidrs}) == 2 for cidrs in configured)
     if primary not in families:
@@ -251,18 +220,18 @@ def family_problems(
     uses_cluster_cidr = config.detect_local_mode == "ClusterCIDR"
     yield from problem(
         "clusterCIDRs",
-        _canonical(config.cluster_cidrs),
+        canonical_cidrs(config.cluster_cidrs),
         is_fatal=uses_cluster_cidr and not is_dual,
     )
     yield from problem(
         "node.spec.podCIDRs",
-        _canonical(pod_cidrs),
+        canonical_cidrs(pod_cidrs),
         is_fatal=config.detect_local_mode == "NodeCIDR",
     )
     if is_dual:
         return
     yield from problem(
-        "ipvs.excludeCIDRs", _canonical(config.ipvs.exclude_cidrs or ()), is_fatal=False
+        "ipvs.excludeCIDRs", canonical_cidrs(config.ipvs.exclude_cidrs or ()), is_fatal=False
     )
     for setting, address in (
         ("healthzBindAddress", config.healthz_bind_address),
@@ -276,4 +245,4 @@ def family_problems(
 def _specific_family(address: str) -> Family | None:
     """The family of the address part of `ip:port`, unless it is a wildcard."""
     parsed = parse_ip(address.rpartition(":")[0].strip("[]"))
-    return None if parsed is None or parsed[1] in _UNSPECIFIED else parsed[0]
+    return None if parsed is None or parsed[1] in _WILDCARDS else parsed[0]

@@ -1,7 +1,8 @@
-"""The clock as an argument; the machine's own is built in `app` only."""
+"""The clock as an argument: the daemon and `kpctl` pass the machine's, tests one they advance."""
 
 from __future__ import annotations
 
+import time
 from typing import Protocol
 
 
@@ -11,3 +12,13 @@ class Clock(Protocol):
     def time(self) -> float: ...
 
     def monotonic(self) -> float: ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def time(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()

@@ -2,9 +2,14 @@
 
 The engine owns the order of effects and the policy for errors; what to do is decided elsewhere.
 
-    Rejected   split by owner until the culprit stands alone; the rest goes through; retry later
-    Drifted    re-read the kernel in the next round, which is due at once
-    other      the round failed; what the kernel holds is unknown: re-read and retry
+    one round    read the kernel   at start, after a failure, on drift, hourly; else not at all
+                 recompute         facts → plans → fragments → ledger (`pipeline`; no waiting)
+                 apply             additions over the sinks forward, removals backward
+                 report            metrics, health, logs; stale UDP flows are deleted
+
+    errors       Rejected   split by owner until the culprit stands alone; the rest goes through
+                 Drifted    re-read the kernel in the next round, which is due at once
+                 other      the round failed; what the kernel holds is unknown: re-read and retry
 
 Nothing is replayed after a failure: the difference is computed again.
 """
@@ -19,11 +24,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from kubeproxy.errors import Drifted, KernelError, Rejected
-from kubeproxy.facts.ids import Family
+from kubeproxy.facts.endpoint import SliceFacts
+from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.modes.base import Backend, Change, Sink
-from kubeproxy.plan.conntrack import Change as PlanChange
-from kubeproxy.plan.conntrack import StaleRules
+from kubeproxy.facts.service import ServiceFacts
+from kubeproxy.modes.base import AnyBackend, AnyChange, AnySink
+from kubeproxy.plan.conntrack import PlanChange, StaleRules
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.pipeline import Pipeline, Recomputed
 from kubeproxy.sync.report import Failure, RoundReport
@@ -33,14 +39,14 @@ FULL_SYNC_SECONDS = 3600.0
 """How long the ledger is trusted, unless the mode must look more often."""
 
 MOST_PASSES = 4
-"""Effects may teach something that changes what is wanted; more often than this is a loop."""
+"""What is learned from effects may change what is wanted; more often than this is a loop."""
 
 ConntrackCleaner: TypeAlias = Callable[[Family, StaleRules], Awaitable[int]]
-"""Deletes the flows these rules call stale; returns how many."""
+"""Deletes the flows that these rules call stale. Returns how many."""
 
 
-class Listener(Protocol):
-    """Hears about the engine's life: metrics, health, service health ports."""
+class RoundListener(Protocol):
+    """Receives requests for rounds and their outcome, for metrics, health and logs."""
 
     def sync_requested(self, family: Family) -> None: ...
 
@@ -57,7 +63,7 @@ class EngineTimes(Struct, frozen=True):
     """How long the ledger is trusted before a round reads the kernel again."""
 
 
-class _Tally(Struct):
+class _Progress(Struct):
     """What a round has done so far."""
 
     changes: int = 0
@@ -71,11 +77,11 @@ class Engine:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: AnyBackend,
         node: NodeFacts,
         *,
         clock: Clock,
-        listener: Listener,
+        listener: RoundListener,
         clean_conntrack: ConntrackCleaner,
         times: EngineTimes | None = None,
     ) -> None:
@@ -94,8 +100,8 @@ class Engine:
         )
         self._wake = asyncio.Event()
         self._is_synced = False
-        self._is_unknown = True
-        self._is_read_asked = False
+        self._kernel_state_unknown = True
+        self._reread_requested = False
         self._drift = ""
         self._last_full = float("-inf")
         self._full_seconds = times.full_seconds
@@ -103,35 +109,71 @@ class Engine:
         self._stale_candidates: list[PlanChange] = []
         self._trigger_times: list[float] = []
 
-    # --- what others tell the engine ---
+    # --- facts, from the intake ---
+
+    @property
+    def node(self) -> NodeFacts:
+        return self.pipeline.node
+
+    @property
+    def service_changes_pending(self) -> int:
+        return self.pipeline.store.service_changes_pending
+
+    @property
+    def slice_changes_pending(self) -> int:
+        return self.pipeline.store.slice_changes_pending
+
+    def set_service(self, facts: ServiceFacts) -> bool:
+        """Hold this Service. Return whether it differs from what was held."""
+        return self._request_if(self.pipeline.store.set_service(facts))
+
+    def delete_service(self, name: ServiceName) -> bool:
+        """Forget this Service. Return whether it was known."""
+        return self._request_if(self.pipeline.store.delete_service(name))
+
+    def set_slice(self, facts: SliceFacts, *, trigger_time: float | None) -> bool:
+        """Hold this EndpointSlice. Return whether it differs from what was held."""
+        store = self.pipeline.store
+        return self._request_if(store.set_slice(facts, trigger_time=trigger_time))
+
+    def delete_slice(self, namespace: str, name: str) -> bool:
+        """Forget this EndpointSlice. Return whether it was known."""
+        return self._request_if(self.pipeline.store.delete_slice(namespace, name))
+
+    def set_node(self, node: NodeFacts) -> bool:
+        """Hold these facts about the node. Return whether they differ from what was held."""
+        return self._request_if(self.pipeline.set_node(node))
+
+    def _request_if(self, changed: bool) -> bool:
+        if changed:
+            self.request()
+        return changed
+
+    # --- requests for rounds ---
 
     def mark_synced(self) -> None:
-        """Services and slices are both listed: from now on the kernel may be touched."""
+        """Allow kernel writes from now on: Services and slices are both listed."""
         self._is_synced = True
         self.request()
 
     def request(self, *, full: bool = False) -> None:
-        """Something changed; a round is due as soon as the pause allows."""
-        self._is_read_asked = self._is_read_asked or full
+        """Request a round as soon as the pause between rounds allows."""
+        self._reread_requested = self._reread_requested or full
         if not self._is_synced:
             return
         self._listener.sync_requested(self.family)
         self._runner.request()
         self._wake.set()
 
-    def set_node(self, node: NodeFacts) -> None:
-        if self.pipeline.set_node(node):
-            self.request()
-
     def report_drift(self, what: str) -> None:
-        """Somebody else changed what is ours."""
+        """Request a round that re-reads the kernel: another process changed what is ours."""
         self._drift = what
         self.request(full=True)
 
     # --- the loop ---
 
     async def run(self) -> None:
-        """Rounds until cancelled."""
+        """Run rounds until cancelled."""
         self._runner.start(self._clock.monotonic())
         while True:
             await self._wait()
@@ -156,7 +198,7 @@ class Engine:
         self._tick_at = float("inf") if delay is None else self._clock.monotonic() + delay
 
     async def round(self) -> RoundReport:
-        """One pass: bring the kernel to what the facts call for, and say what happened."""
+        """Bring the kernel to what the facts call for. Return what happened."""
         self._runner.begin()
         started = self._clock.monotonic()
         is_full = self._is_read_due(started)
@@ -170,26 +212,26 @@ class Engine:
         return report
 
     def _is_read_due(self, now: float) -> bool:
-        if self._is_unknown or self._is_read_asked:
+        if self._kernel_state_unknown or self._reread_requested:
             return True
         return now - self._last_full >= self._full_seconds
 
     async def _attempt(self, started: float, *, is_full: bool) -> RoundReport:
-        tally = _Tally()
+        progress = _Progress()
         drift, self._drift = self._drift, ""
         drifted_items = 0
-        # Trust is suspended until every effect is known: a cancelled round must re-read. Whoever
-        # asks for a re-read from here on saw something this round may have missed.
-        self._is_unknown, self._is_read_asked = True, False
+        # Trust is suspended until every effect is known: a cancelled round must re-read. A re-read
+        # requested from here on concerns something this round may have missed.
+        self._kernel_state_unknown, self._reread_requested = True, False
         try:
             if is_full:
                 drifted_items = await self._read_kernel()
             recomputed = self.pipeline.recompute()
             self._remember(recomputed)
-            await self._apply_all(tally)
-            self._is_unknown = bool(tally.failures)
+            await self._apply_all(progress)
+            self._kernel_state_unknown = bool(progress.failures)
         except KernelError as error:
-            tally.failures.append(Failure("", str(error)))
+            progress.failures.append(Failure("", str(error)))
             recomputed = Recomputed(0, (), {})
             if isinstance(error, Drifted) and not is_full:
                 # Only our belief was wrong: look again at once, not after the retry interval.
@@ -201,77 +243,78 @@ class Engine:
                 finished_at=self._clock.time(),
                 duration_seconds=self._clock.monotonic() - started,
                 services=recomputed.services,
-                changes=tally.changes,
-                batches=tally.batches,
-                bytes_sent=tally.bytes_sent,
+                changes=progress.changes,
+                batches=progress.batches,
+                bytes_sent=progress.bytes_sent,
                 drifted_items=drifted_items,
                 drift=drift,
-                failures=tuple(tally.failures),
+                failures=tuple(progress.failures),
             )
         )
 
     def _remember(self, recomputed: Recomputed) -> None:
-        """Kept until a round succeeds, so that a failure loses neither."""
+        """Keep stale candidates and trigger times until a round succeeds."""
         self._stale_candidates += recomputed.udp_changes
         for times in recomputed.trigger_times.values():
             self._trigger_times += times
 
     async def _read_kernel(self) -> int:
-        """Believe what the kernel says; how many of our items were not as believed."""
+        """Re-read the kernel and reset the ledger to it. Return how many items differed."""
         drifted = 0
         for sink in self.backend.sinks:
             found = await sink.read()
-            drifted += self.pipeline.ledger.resync(found, _belongs_to(sink))
+            drifted += self.pipeline.resync(sink, found)
         return drifted if self._last_full > float("-inf") else 0
 
     # --- applying ---
 
-    async def _apply_all(self, tally: _Tally) -> None:
-        await self._apply_pass(tally)
+    async def _apply_all(self, progress: _Progress) -> None:
+        await self._apply_pass(progress)
         for _ in range(MOST_PASSES):
             owners = self.backend.unsettled()
             if not owners:
                 return
             self.pipeline.rerender(owners)
-            await self._apply_pass(tally)
+            await self._apply_pass(progress)
 
-    async def _apply_pass(self, tally: _Tally) -> None:
-        """Additions forward over the sinks, removals backward; the last sink takes both at once."""
+    async def _apply_pass(self, progress: _Progress) -> None:
+        """Apply additions forward over the sinks and removals backward; the last takes both."""
         *earlier, last = self.backend.sinks
         for sink in earlier:
-            await self._apply(sink, self._changes(sink, _is_upsert), tally)
-        await self._apply(last, self._changes(last, _is_any), tally)
+            changes = self.pipeline.changes(sink, accept=lambda change: change.new is not None)
+            await self._apply(sink, changes, progress)
+        await self._apply(last, self.pipeline.changes(last, accept=lambda _: True), progress)
         for sink in reversed(earlier):
-            await self._apply(sink, self._changes(sink, _is_removal), tally)
+            changes = self.pipeline.changes(sink, accept=lambda change: change.new is None)
+            await self._apply(sink, changes, progress)
 
-    def _changes(self, sink: Sink, wants: Callable[[Change], bool]) -> list[Change]:
-        return self.pipeline.changes(sink.item_types, wants=wants)
-
-    async def _apply(self, sink: Sink, changes: Sequence[Change], tally: _Tally) -> None:
+    async def _apply(
+        self, sink: AnySink, changes: Sequence[AnyChange], progress: _Progress
+    ) -> None:
         if not changes:
             return
         for batch in sink.compile(changes):
-            tally.batches += 1
-            tally.bytes_sent += batch.size
+            progress.batches += 1
+            progress.bytes_sent += batch.size
             try:
                 await sink.apply(batch)
             except Rejected as error:
-                await self._isolate(sink, batch.changes, error, tally)
+                await self._isolate(sink, batch.changes, error, progress)
             else:
-                tally.changes += len(batch.changes)
+                progress.changes += len(batch.changes)
                 self.pipeline.ledger.confirm(batch.changes)
 
     async def _isolate(
-        self, sink: Sink, changes: Sequence[Change], error: Rejected, tally: _Tally
+        self, sink: AnySink, changes: Sequence[AnyChange], error: Rejected, progress: _Progress
     ) -> None:
-        """Halve by owner until the one that is refused stands alone, and is named."""
+        """Halve by owner until the one that is refused stands alone and can be named."""
         owners = list(dict.fromkeys(change.owner for change in changes))
         if len(owners) < 2:
-            tally.failures.append(Failure(_owner_text(owners), str(error)))
+            progress.failures.append(Failure(_owner_text(owners), str(error)))
             return
         middle = len(owners) // 2
         for half in (owners[:middle], owners[middle:]):
-            await self._apply(sink, _of_owners(changes, half), tally)
+            await self._apply(sink, _of_owners(changes, half), progress)
 
     # --- after applying ---
 
@@ -281,7 +324,7 @@ class Engine:
             return replace(report, measures=measures)
         latencies = tuple(report.finished_at - moment for moment in self._trigger_times)
         self._trigger_times.clear()
-        seconds, deleted = await self._forget_stale_flows()
+        seconds, deleted = await self._delete_stale_flows()
         return replace(
             report,
             measures=measures,
@@ -292,7 +335,7 @@ class Engine:
             conntrack_deleted=deleted,
         )
 
-    async def _forget_stale_flows(self) -> tuple[float | None, int]:
+    async def _delete_stale_flows(self) -> tuple[float | None, int]:
         changes, self._stale_candidates = self._stale_candidates, []
         rules = self.backend.stale_flows(changes, self.pipeline.node)
         if not rules:
@@ -302,23 +345,7 @@ class Engine:
         return self._clock.monotonic() - started, deleted
 
 
-def _belongs_to(sink: Sink) -> Callable[[object], bool]:
-    return lambda item: isinstance(item, sink.item_types)
-
-
-def _is_any(change: Change) -> bool:
-    return True
-
-
-def _is_upsert(change: Change) -> bool:
-    return change.new is not None
-
-
-def _is_removal(change: Change) -> bool:
-    return change.new is None
-
-
-def _of_owners(changes: Sequence[Change], owners: Collection[object]) -> list[Change]:
+def _of_owners(changes: Sequence[AnyChange], owners: Collection[object]) -> list[AnyChange]:
     wanted = set(owners)
     return [change for change in changes if change.owner in wanted]
 

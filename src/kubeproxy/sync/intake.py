@@ -1,4 +1,4 @@
-"""Where events become facts: decodes each object once per family and wakes the engines it concerns.
+"""Where events become facts: decode each object per family and pass the facts to the engines.
 
 The inbox of every source. A bad object is named, counted and left out; what was known under its
 name stays, so that one mistake never takes down what works.
@@ -32,7 +32,7 @@ logger = get_logger(__name__)
 
 
 class Counters(Protocol):
-    """What is counted about events; the metrics are behind it."""
+    """Counts events; implemented by the metrics."""
 
     def service_event(self, pending: int) -> None: ...
 
@@ -41,8 +41,8 @@ class Counters(Protocol):
     def object_rejected(self, kind: str) -> None: ...
 
 
-class NodeWatcher(Protocol):
-    """What else hangs on the Node object: eligibility for health, and restarts."""
+class NodeListener(Protocol):
+    """Receives changes of the Node object that do not concern planning: health and restarts."""
 
     def node_changed(self, node: objects.Node) -> None: ...
 
@@ -58,19 +58,19 @@ class Intake:
         node_name: str,
         *,
         counters: Counters,
-        node_watcher: NodeWatcher,
+        node_listener: NodeListener,
         started_at: float,
     ) -> None:
         self._engines = engines
         self._node_name = node_name
         self._counters = counters
-        self._node_watcher = node_watcher
+        self._node_listener = node_listener
         self._started_at = started_at
         self._awaited = {Kind.SERVICE, Kind.ENDPOINT_SLICE}
         self._service_cidrs: dict[str, tuple[str, ...]] = {}
 
     def send(self, event: Event) -> None:
-        """Take one event; never raises for what an object holds."""
+        """Take one event. Never raises, whatever an object holds."""
         match event:
             case Upsert(kind=kind, object=found):
                 self._upsert(kind, found)
@@ -99,13 +99,12 @@ class Intake:
         match kind:
             case Kind.SERVICE:
                 for engine in self._engines.values():
-                    self._service_changed(
-                        engine, engine.pipeline.store.delete_service(ServiceName(namespace, name))
-                    )
+                    engine.delete_service(ServiceName(namespace, name))
+                    self._counters.service_event(engine.service_changes_pending)
             case Kind.ENDPOINT_SLICE:
                 self._delete_slice(namespace, name)
             case Kind.NODE:
-                self._node_watcher.node_deleted()
+                self._node_listener.node_deleted()
             case Kind.SERVICE_CIDR:
                 self._service_cidrs.pop(name, None)
                 self._service_cidrs_changed()
@@ -114,7 +113,7 @@ class Intake:
         logger.error(reason, "Object cannot be used and is left out", kind=kind.value, name=name)
         self._counters.object_rejected(kind.value)
 
-    def _complain(self, kind: Kind, name: object, problems: tuple[str, ...]) -> None:
+    def _report_problems(self, kind: Kind, name: object, problems: tuple[str, ...]) -> None:
         for problem in problems:
             logger.error(problem, "Part of an object is left out", kind=kind.value, name=name)
         if problems:
@@ -130,19 +129,14 @@ class Intake:
         # All families are decoded before one is changed: a bad object changes nothing.
         decoded = {family: decode_service(service, family) for family in self._engines}
         for family, engine in self._engines.items():
-            store, result = engine.pipeline.store, decoded[family]
+            result = decoded[family]
             if result.facts is None:
-                changed = store.delete_service(name)
+                changed = engine.delete_service(name)
             else:
-                changed = store.set_service(result.facts)
-            self._service_changed(engine, changed)
+                changed = engine.set_service(result.facts)
+            self._counters.service_event(engine.service_changes_pending)
             if changed:
-                self._complain(Kind.SERVICE, name, result.problems)
-
-    def _service_changed(self, engine: Engine, changed: bool) -> None:
-        self._counters.service_event(engine.pipeline.store.service_changes_pending)
-        if changed:
-            engine.request()
+                self._report_problems(Kind.SERVICE, name, result.problems)
 
     # --- EndpointSlices ---
 
@@ -152,29 +146,25 @@ class Intake:
             self._delete_slice(meta.namespace, meta.name)
             return
         decoded = decode_slice(endpoint_slice, self._node_name)
-        # Deleted and made anew while nobody watched, a slice may return in the other family.
+        # Deleted and created again between two watches, a slice may return in the other family.
         self._delete_slice(meta.namespace, meta.name, keep=decoded.family)
         engine = self._engines.get(decoded.family)
         if engine is None:
             return
         fresh = decoded.trigger_time is not None and decoded.trigger_time > self._started_at
-        changed = engine.pipeline.store.set_slice(
+        changed = engine.set_slice(
             decoded.facts, trigger_time=decoded.trigger_time if fresh else None
         )
-        self._slice_changed(engine, changed)
+        self._counters.slice_event(engine.slice_changes_pending)
         if changed:
-            self._complain(Kind.ENDPOINT_SLICE, f"{meta.namespace}/{meta.name}", decoded.problems)
+            name = f"{meta.namespace}/{meta.name}"
+            self._report_problems(Kind.ENDPOINT_SLICE, name, decoded.problems)
 
     def _delete_slice(self, namespace: str, name: str, *, keep: Family | None = None) -> None:
         """Take the slice from every family but `keep`."""
         for family, engine in self._engines.items():
-            if family is not keep and engine.pipeline.store.delete_slice(namespace, name):
-                self._slice_changed(engine, True)
-
-    def _slice_changed(self, engine: Engine, changed: bool) -> None:
-        self._counters.slice_event(engine.pipeline.store.slice_changes_pending)
-        if changed:
-            engine.request()
+            if family is not keep and engine.delete_slice(namespace, name):
+                self._counters.slice_event(engine.slice_changes_pending)
 
     # --- Node and ServiceCIDRs ---
 
@@ -183,12 +173,12 @@ class Intake:
             return
         zone = (node.metadata.labels and node.metadata.labels.zone) or ""
         self._change_node(lambda facts: replace(facts, zone=zone))
-        self._node_watcher.node_changed(node)
+        self._node_listener.node_changed(node)
 
     def _take_service_cidr(self, found: objects.ServiceCIDR) -> None:
         name, decoded = found.metadata.name, decode_service_cidrs(found)
         if self._service_cidrs.get(name) != decoded.cidrs:
-            self._complain(Kind.SERVICE_CIDR, name, decoded.problems)
+            self._report_problems(Kind.SERVICE_CIDR, name, decoded.problems)
         self._service_cidrs[name] = decoded.cidrs
         self._service_cidrs_changed()
 
@@ -208,7 +198,7 @@ class Intake:
 
     def _change_node(self, change: Callable[[NodeFacts], NodeFacts]) -> None:
         for engine in self._engines.values():
-            engine.set_node(change(engine.pipeline.node))
+            engine.set_node(change(engine.node))
 
     # --- the gate ---
 

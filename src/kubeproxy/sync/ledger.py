@@ -1,50 +1,44 @@
 """What every owner wants, what we believe the kernel has, and therefore exactly what to change.
 
 An owner (a service port, or the scaffold) claims items; two owners may claim the same item, and
-then the smallest owner's value holds until it leaves. Only items whose wanted value differs from
-the believed one are remembered separately, so in steady state the ledger costs one entry an item
-and the difference is found without looking at the rest.
+then the smallest owner's value holds until it leaves. Values are never None; None means "absent".
+Knows neither Kubernetes nor Linux.
 
-Generic: knows neither Kubernetes nor Linux. Values are never None; None means "absent".
+    wanted     owner → item → value        what `put` was given
+    owners     item → owner, or several    who claims it; the smallest one's value is wanted
+    pending    item → believed value       only items whose believed value is not the wanted one
+    blame      item → owner                whom a pending change is reported for
+
+    put(owner, fragment)     kernel_belief == wanted?   yes: nothing pending
+            │                        │
+            ▼                        no
+      wanted, owners ──────▶ pending[item] = believed value ──difference()──▶ changes
+                                     ▲                                          │
+                 resync(read) ───────┘                            confirm() after apply
+
+What is believed of an item is therefore never stored twice: `pending[item]` if it is there, else
+the wanted value. In steady state nothing is pending, an item costs one entry in `owners`, and the
+difference is found without looking at the rest.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic
 
-from msgspec import Struct
-
-if TYPE_CHECKING:
-    from _typeshed import SupportsRichComparison
-
-O = TypeVar("O", bound="SupportsRichComparison")  # noqa: E741 - owner, item, value: O, K, V
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
+from kubeproxy.modes.base import I, O, OwnedChange, V
 
 
-class Change(Struct, Generic[O, K, V], frozen=True):
-    """One item that must change: `old` is believed to be there, `new` is wanted; None is absent.
-
-    `owner` is whom to blame: the one whose value is wanted, or who gave the item up.
-    """
-
-    owner: O | None
-    item: K
-    old: V | None
-    new: V | None
-
-
-class Ledger(Generic[O, K, V]):
+class Ledger(Generic[O, I, V]):
     """Wanted by owner against applied."""
 
     def __init__(self) -> None:
-        self._wanted: dict[O, Mapping[K, V]] = {}
+        self._wanted: dict[O, Mapping[I, V]] = {}
         # One owner is the rule; a list of owners, smallest first, is the exception.
-        self._owners: dict[K, O | _Claim[O]] = {}
-        self._pending: dict[K, V | None] = {}
-        self._blame: dict[K, O] = {}
+        self._owners: dict[I, O | _Claim[O]] = {}
+        self._pending: dict[I, V | None] = {}
+        self._blame: dict[I, O] = {}
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -56,18 +50,18 @@ class Ledger(Generic[O, K, V]):
     def owners(self) -> tuple[O, ...]:
         return tuple(self._wanted)
 
-    def fragment(self, owner: O) -> Mapping[K, V]:
+    def fragment(self, owner: O) -> Mapping[I, V]:
         """What this owner wants."""
         return self._wanted.get(owner, {})
 
-    def wanted(self, item: K) -> V | None:
-        """The value that should hold, or None."""
+    def wanted(self, item: I) -> V | None:
+        """The value that should hold, or None if nothing wants the item."""
         claim = self._owners.get(item)
         if claim is None:
             return None
         return self._wanted[_first(claim)][item]
 
-    def put(self, owner: O, fragment: Mapping[K, V]) -> None:
+    def put(self, owner: O, fragment: Mapping[I, V]) -> None:
         """Replace everything this owner wants; an empty fragment forgets the owner."""
         before = self._wanted.get(owner, {})
         touched = [k for k in before if k not in fragment or fragment[k] != before[k]]
@@ -83,17 +77,17 @@ class Ledger(Generic[O, K, V]):
         for item in added:
             self._claim(item, owner)
         for item, old in believed.items():
-            self._note(item, old, owner)
+            self._update_pending(item, old, owner)
 
     def remove(self, owner: O) -> None:
         self.put(owner, {})
 
-    def _believed(self, item: K) -> V | None:
-        """What we believe is applied for this item right now."""
+    def _believed(self, item: I) -> V | None:
+        """What the kernel is believed to hold for this item."""
         return self._pending[item] if item in self._pending else self.wanted(item)
 
-    def _note(self, item: K, believed: V | None, owner: O) -> None:
-        """Remember the item as pending if belief and wish differ."""
+    def _update_pending(self, item: I, believed: V | None, owner: O) -> None:
+        """Record the item as pending if the believed value is not the wanted one."""
         if self.wanted(item) == believed:
             self._pending.pop(item, None)
             self._blame.pop(item, None)
@@ -101,7 +95,7 @@ class Ledger(Generic[O, K, V]):
             self._pending[item] = believed
             self._blame[item] = owner
 
-    def _claim(self, item: K, owner: O) -> None:
+    def _claim(self, item: I, owner: O) -> None:
         held = self._owners.get(item)
         if held is None:
             self._owners[item] = owner
@@ -110,7 +104,7 @@ class Ledger(Generic[O, K, V]):
         else:
             self._owners[item] = _Claim(sorted((held, owner)))
 
-    def _release(self, item: K, owner: O) -> None:
+    def _release(self, item: I, owner: O) -> None:
         held = self._owners[item]
         if not isinstance(held, _Claim):
             del self._owners[item]
@@ -119,22 +113,22 @@ class Ledger(Generic[O, K, V]):
         if len(held) == 1:
             self._owners[item] = held[0]
 
-    def difference(self, accept: Callable[[K], bool] | None = None) -> list[Change[O, K, V]]:
+    def difference(self, accept: Callable[[I], bool] | None = None) -> list[OwnedChange[O, I, V]]:
         """Everything that must change, grouped by owner; only items `accept` lets through."""
         changes = [
-            Change(self._blamed(item), item, old, self.wanted(item))
+            OwnedChange(self._blamed(item), item, old, self.wanted(item))
             for item, old in self._pending.items()
             if accept is None or accept(item)
         ]
         changes.sort(key=_owner_order)
         return changes
 
-    def _blamed(self, item: K) -> O | None:
+    def _blamed(self, item: I) -> O | None:
         claim = self._owners.get(item)
         return self._blame.get(item) if claim is None else _first(claim)
 
-    def confirm(self, changes: Iterable[Change[O, K, V]]) -> None:
-        """These changes are in the kernel now."""
+    def confirm(self, changes: Iterable[OwnedChange[O, I, V]]) -> None:
+        """Record that these changes are in the kernel."""
         for change in changes:
             if self.wanted(change.item) == change.new:
                 self._pending.pop(change.item, None)
@@ -142,10 +136,10 @@ class Ledger(Generic[O, K, V]):
             else:
                 self._pending[change.item] = change.new
 
-    def resync(self, applied: Mapping[K, V], accept: Callable[[K], bool] | None = None) -> int:
-        """Belief is now exactly `applied` (for the items `accept` lets through).
+    def resync(self, applied: Mapping[I, V], accept: Callable[[I], bool] | None = None) -> int:
+        """Set what is believed to exactly `applied`, for the items `accept` lets through.
 
-        Returns how many items were believed to be in another state: drift.
+        Return the number of items that were believed to be in another state: drift.
         """
         drifted = 0
         for item in self._known(applied, accept):
@@ -159,7 +153,7 @@ class Ledger(Generic[O, K, V]):
                 self._pending[item] = found
         return drifted
 
-    def _known(self, applied: Mapping[K, V], accept: Callable[[K], bool] | None) -> set[K]:
+    def _known(self, applied: Mapping[I, V], accept: Callable[[I], bool] | None) -> set[I]:
         known = self._owners.keys() | self._pending.keys()
         if accept is not None:
             known = {item for item in known if accept(item)}
@@ -176,5 +170,5 @@ def _first(claim: O | _Claim[O]) -> O:
     return claim[0] if isinstance(claim, _Claim) else claim
 
 
-def _owner_order(change: Change[O, K, V]) -> tuple[bool, O | None]:
+def _owner_order(change: OwnedChange[O, I, V]) -> tuple[bool, O | None]:
     return (change.owner is not None, change.owner)

@@ -12,12 +12,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kubeproxy.facts.endpoint import Endpoint, PortKey
-from kubeproxy.facts.ids import Protocol, ServiceName, ServicePortId
-from kubeproxy.facts.node import NodeFacts, lasting_facts
+from kubeproxy.facts.ids import Protocol, ServiceName
+from kubeproxy.facts.node import NodeFacts, planning_facts
 from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.facts.store import Store
-from kubeproxy.modes.base import SCAFFOLD, Backend, Change, Fragment, Item, Owner, Value
-from kubeproxy.plan.conntrack import Change as PlanChange
+from kubeproxy.modes.base import (
+    SCAFFOLD,
+    AnyBackend,
+    AnyChange,
+    AnyFragment,
+    AnyItem,
+    AnySink,
+    AnyValue,
+    Owner,
+)
+from kubeproxy.plan.conntrack import PlanChange
 from kubeproxy.plan.service import plan_service
 from kubeproxy.plan.types import ServicePlan
 from kubeproxy.sync.ledger import Ledger
@@ -37,16 +46,16 @@ class Recomputed(Struct, frozen=True):
 class Pipeline:
     """The mutable state of one family; owned by its engine."""
 
-    def __init__(self, backend: Backend, node: NodeFacts) -> None:
+    def __init__(self, backend: AnyBackend, node: NodeFacts) -> None:
         self.store = Store()
-        self.ledger: Ledger[Owner, Item, Value] = Ledger()
+        self.ledger: Ledger[Owner, AnyItem, AnyValue] = Ledger()
         self.health_check_ports: dict[ServiceName, int] = {}
         self.local_ready: dict[ServiceName, int] = {}
         self.planned = 0
         self.rendered = 0
         self._backend = backend
         self._node = node
-        self._planning_node = lasting_facts(node)
+        self._planning_node = planning_facts(node)
         self._rendering_node = backend.rendering_facts(node)
         self._is_scaffold_due = True
         self._is_plan_due = True
@@ -67,7 +76,7 @@ class Pipeline:
         self._node = node
         self._is_scaffold_due = True
         # Planning and rendering are given no more than these: what is left out cannot matter.
-        planning, rendering = lasting_facts(node), self._backend.rendering_facts(node)
+        planning, rendering = planning_facts(node), self._backend.rendering_facts(node)
         self._is_plan_due = self._is_plan_due or planning != self._planning_node
         self._is_render_due = self._is_render_due or rendering != self._rendering_node
         self._planning_node, self._rendering_node = planning, rendering
@@ -107,7 +116,7 @@ class Pipeline:
         return self._endpoint_total > LARGE_CLUSTER_ENDPOINTS
 
     def _replan(self, name: ServiceName) -> tuple[ServicePlan, ...]:
-        """Plan one Service again; returns the plans that held before."""
+        """Plan one Service again. Return the plans that held before."""
         self.planned += 1
         before = self._plans.pop(name, ())
         after: tuple[ServicePlan, ...] = ()
@@ -125,7 +134,7 @@ class Pipeline:
         return before
 
     def _count(self, plans: tuple[ServicePlan, ...], sign: int) -> None:
-        """Keep the cluster-wide totals without ever walking the cluster."""
+        """Keep cluster-wide totals up to date without walking the cluster."""
         for plan in plans:
             self._endpoint_total += sign * plan.endpoint_count
             if plan.has_endpoints:
@@ -157,7 +166,7 @@ class Pipeline:
             self.ledger.remove(gone)
 
     def rerender(self, owners: Collection[Owner]) -> None:
-        """Render these owners again: an effect has taught the mode something about them."""
+        """Render these owners again: the mode has learned something about them from an effect."""
         for owner in owners:
             for plan in self._plans.get(owner.service, ()):
                 if plan.id == owner:
@@ -176,13 +185,17 @@ class Pipeline:
         self.health_check_ports.pop(name, None)
         self.local_ready.pop(name, None)
 
-    def changes(self, types: tuple[type, ...], *, wants: Callable[[Change], bool]) -> list[Change]:
-        """What must change of these item types, and passes `wants`."""
-        found = self.ledger.difference(lambda item: isinstance(item, types))
-        return [change for change in found if wants(change)]
+    def changes(self, sink: AnySink, *, accept: Callable[[AnyChange], bool]) -> list[AnyChange]:
+        """What must change of the sink's items, and passes `accept`."""
+        found = self.ledger.difference(lambda item: isinstance(item, sink.item_types))
+        return [change for change in found if accept(change)]
 
-    def fragments(self) -> Mapping[ServicePortId, Fragment]:
-        """Everything wanted, by owner, in order."""
+    def resync(self, sink: AnySink, found: AnyFragment) -> int:
+        """Reset the ledger to what the sink has read. Return the number of items that differed."""
+        return self.ledger.resync(found, lambda item: isinstance(item, sink.item_types))
+
+    def fragments(self) -> Mapping[Owner, AnyFragment]:
+        """Everything wanted, by owner, in the order of owners."""
         return {owner: self.ledger.fragment(owner) for owner in sorted(self.ledger.owners())}
 
 

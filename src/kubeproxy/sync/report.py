@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from kubeproxy.facts.ids import Family
+from kubeproxy.modes.base import Measure
 
 
 class Failure(Struct, frozen=True):
@@ -14,19 +15,12 @@ class Failure(Struct, frozen=True):
     message: str
 
 
-class Measure(Struct, frozen=True):
-    """A figure of the mode: metric name after the prefix, labels without the family."""
-
-    metric: str
-    labels: tuple[tuple[str, str], ...]
-    value: float
-
-
 class RoundReport(Struct, frozen=True):
     """The outcome of one round.
 
-    Durations and times are seconds of the wall clock. `programming_latencies` are the seconds
-    from each EndpointSlice trigger time to the end of this round, only when it succeeded.
+    `finished_at` is wall clock time in seconds; `duration_seconds` and `conntrack_seconds` are
+    spans of steady time. `programming_latencies` are the seconds from each EndpointSlice trigger
+    time to the end of this round, only when it succeeded.
     `no_local_internal`/`no_local_external` count service ports whose Local policy finds
     endpoints, but none on this node.
     """

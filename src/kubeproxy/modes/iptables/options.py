@@ -1,12 +1,14 @@
-"""What rendering depends on beside facts: options, and what host and tools were found to have."""
+"""What this mode reads of configuration and extension flags, and what it finds at start."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
+from kubeproxy.config.flags import Extensions
+from kubeproxy.config.types import KubeProxyConfiguration
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.modes.base import ModeOptions
+from kubeproxy.modes.netfilter.options import ToolOptions, mark_text_of, tool_options_of
 
 
 class Features(Struct, frozen=True, gc=False):
@@ -18,27 +20,29 @@ class Features(Struct, frozen=True, gc=False):
     is_tcp_liberal: bool = False
 
 
-class Settings(Struct, frozen=True, gc=False):
-    """One family's constants of rendering."""
+class Options(Struct, frozen=True, gc=False):
+    """The defaults are the configuration's defaults; `features` is replaced by what is probed."""
 
-    family: Family
-    mark: str
-    localhost_node_ports: bool
+    mark: str = "0x00004000"
+    localhost_node_ports: bool = True
+    sync_period_seconds: float = 30.0
+    tools: ToolOptions = ToolOptions()
     features: Features = Features()
 
     def serves_localhost(self, node: NodeFacts) -> bool:
         """Are node ports reachable at 127.0.0.0/8?"""
         return (
             self.localhost_node_ports
-            and self.family is Family.IPV4
+            and node.family is Family.IPV4
             and node.node_ports_include_ipv4_loopback
         )
 
 
-def settings_of(family: Family, options: ModeOptions, features: Features) -> Settings:
-    return Settings(
-        family=family,
-        mark=options.masquerade_mark_text,
-        localhost_node_ports=options.localhost_node_ports,
-        features=features,
+def options_of(config: KubeProxyConfiguration, extensions: Extensions) -> Options:
+    return Options(
+        mark=mark_text_of(config),
+        localhost_node_ports=config.iptables.localhost_node_ports,
+        sync_period_seconds=config.sync_period_seconds,
+        tools=tool_options_of(extensions),
+        features=Features(is_tcp_liberal=config.conntrack.tcp_be_liberal),
     )

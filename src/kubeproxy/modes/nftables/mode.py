@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from kubeproxy.facts.address import is_loopback
 from kubeproxy.facts.ids import Family
-from kubeproxy.facts.node import NodeFacts, lasting_facts
+from kubeproxy.facts.node import NodeFacts, planning_facts
 from kubeproxy.logs import get_logger
 from kubeproxy.modes.base import (
     Backend,
@@ -58,7 +58,7 @@ class NftablesBackend(Backend):
         return scaffold(node, self.options.masquerade_mark)
 
     def rendering_facts(self, node: NodeFacts) -> NodeFacts:
-        return lasting_facts(node)
+        return planning_facts(node)
 
     def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
         items = render(plan, node, self.options.masquerade_mark)
