@@ -67,7 +67,7 @@ requirements:
 	$(PYTHON) -m venv build/pin && build/pin/bin/pip install --quiet pip-tools
 	cd requirements && for name in runtime dev; do \
 	  CUSTOM_COMPILE_COMMAND="make requirements" ../build/pin/bin/pip-compile --quiet --upgrade \
-	    --generate-hashes --no-emit-index-url --no-emit-trusted-host --strip-extras \
+	    --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras \
 	    --allow-unsafe --output-file $$name.txt $$name.in || exit 1; done
 
 clean:

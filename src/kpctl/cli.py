@@ -1,6 +1,7 @@
 """`kpctl`: the tool for people. Each command is a thin layer over a function that tests call.
 
-Heavy imports (rich, yaml, the lab) happen inside the command that needs them.
+Heavy imports (rich, yaml, engines, the lab) happen inside the command that needs them, so that
+`kpctl --help` stays quick.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from kpctl.bench.cli import bench
-from kpctl.lab.cli import demo, lab
+from kpctl.demo.cli import demo, lab
 from kubeproxy.errors import ProxyError
 from kubeproxy.modes.registry import load_mode, mode_names
 from kubeproxy.version import KUBERNETES_VERSION, PACKAGE_VERSION
 
 if TYPE_CHECKING:
-    from kpctl.look.offline import Question
+    from kpctl.look.offline import OfflineRequest
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
 class _Commands(click.Group):
-    """Errors of ours are one clear line, not a traceback."""
+    """Shows errors of ours as one clear line instead of a traceback."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -48,7 +49,7 @@ main.add_command(lab)
 
 
 def _about_objects(command: F) -> F:
-    """The options of every command that reads manifests."""
+    """Add the options of every command that reads manifests."""
     for option in reversed(
         (
             click.argument("files", nargs=-1, required=True, type=click.Path(exists=True)),
@@ -70,13 +71,13 @@ _mode_option = click.option("--mode", type=click.Choice(mode_names()), required=
 @click.option("-o", "--output", type=click.Choice(["table", "yaml", "json"]), default="table")
 def plan(files: tuple[str, ...], config: str | None, node: str, output: str) -> None:
     """Print what is decided about each Service port, with the reasons."""
-    from kpctl.look.offline import answer
+    from kpctl.look.offline import evaluate
     from kpctl.look.planview import plan_document
     from kubeproxy.sync.clock import SystemClock
 
     _show_problems()
-    found = answer(_question(files, config, node=node), None, SystemClock())
-    plans = found.plans()
+    evaluation = evaluate(_request(files, config, node=node), None, SystemClock())
+    plans = evaluation.plans()
     documents = [plan_document(family, plan) for family, plan in plans]
     if output == "json":
         import msgspec
@@ -91,7 +92,7 @@ def plan(files: tuple[str, ...], config: str | None, node: str, output: str) -> 
 
         from kpctl.look.planview import plan_table
 
-        Console().print(plan_table(plans, found.node))
+        Console().print(plan_table(plans, evaluation.node))
 
 
 @main.command()
@@ -106,8 +107,8 @@ def render(
     from kubeproxy.sync.clock import SystemClock
 
     _show_problems()
-    question = _question(files, config, node=node, mode=mode, addresses=address)
-    click.echo(render_text(question, load_mode(mode), SystemClock()), nl=False)
+    request = _request(files, config, node=node, mode=mode, addresses=address)
+    click.echo(render_text(request, load_mode(mode), SystemClock()), nl=False)
 
 
 @main.command()
@@ -121,8 +122,8 @@ def apply(files: tuple[str, ...], config: str | None, node: str, mode: str) -> N
     from kubeproxy.sync.clock import SystemClock
 
     _show_problems()
-    question = _question(files, config, node=node, mode=mode)
-    reports = asyncio.run(apply_once(question, load_mode(mode), SystemClock()))
+    request = _request(files, config, node=node, mode=mode)
+    reports = asyncio.run(apply_once(request, load_mode(mode), SystemClock()))
     for report in reports:
         click.echo(
             f"{report.family.value}: {report.services} services, {report.changes} changes in"
@@ -147,19 +148,24 @@ def cleanup(modes: tuple[str, ...]) -> None:
     click.echo("Removed what was ours; nothing else was touched.")
 
 
-def _question(
+def _request(
     files: tuple[str, ...],
     config: str | None,
     *,
     node: str,
     mode: str = "",
     addresses: tuple[str, ...] = (),
-) -> Question:
-    from kpctl.look.offline import Question
+) -> OfflineRequest:
+    from kpctl.look.offline import OfflineRequest
+    from kubeproxy.facts.node import SERVICE_LINK
     from kubeproxy.kernel.route.table import host_addresses
 
-    own = addresses or tuple(a for found in host_addresses().values() for a in found)
-    return Question(
+    own = addresses or tuple(
+        address
+        for found in host_addresses(without_links={SERVICE_LINK}).values()
+        for address in found
+    )
+    return OfflineRequest(
         files=tuple(map(Path, files)),
         config=Path(config) if config else None,
         mode=mode,
@@ -169,7 +175,7 @@ def _question(
 
 
 def _show_problems() -> None:
-    """Problems with objects go to stderr like the daemon's."""
+    """Log problems with objects to stderr, as the daemon does."""
     from kubeproxy.logs import LogOptions, setup_logging
 
     setup_logging(LogOptions())

@@ -1,4 +1,8 @@
-"""`kube-proxy`: arguments in, exit code out. Everything else is imported when it is needed."""
+"""The command `kube-proxy`: arguments in, exit code out.
+
+Only the command line is imported here. The daemon is imported when it runs, so that `--version`,
+`--help` and wrong arguments are answered at once.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from kubeproxy.errors import ProxyError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one invocation; returns the exit code."""
+    """Run one invocation and return the exit code."""
     parsed = parse_command_line(sys.argv[1:] if argv is None else argv)
     if isinstance(parsed, Exit):
         sys.stdout.write(parsed.stdout)

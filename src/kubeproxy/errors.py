@@ -7,24 +7,27 @@
     ├── ApiError             talking to the API server
     │   ├── Expired          the resource version is gone: list again
     │   ├── Forbidden        a permission is missing; names verb and resource
-    │   └── Unavailable      no answer, or an answer that means "later"
+    │   └── Unavailable      no response, or one that means "later": retry
     ├── KernelError          talking to the kernel or to one of its tools
-    │   ├── Busy             somebody holds a lock; try again soon
-    │   ├── Rejected         the kernel refuses what we sent: split until the culprit stands alone
-    │   ├── Drifted          the kernel does not hold what we believed: re-read
+    │   ├── Busy             another process holds a lock or changes the same table: retry
+    │   ├── Rejected         part of what we sent is refused: split until the culprit is alone
+    │   ├── Drifted          the kernel is not as the ledger believes, or unknown: re-read
     │   └── ToolMissing      a program we need is not installed
     ├── ListenError          a port cannot be bound (`status.listen`)
     ├── ServeError           a server that must run cannot (`status.http`)
-    └── RestartNeeded        the process must end, to be started afresh (`serving`)
+    └── RestartNeeded        the process must end, to be started again (`run.serving`)
 
-Raised at the edges, handled in `engine` and `app`. Pure code raises only for broken invariants.
+The edges raise them: `api`, `kernel`, the sinks of the modes, the servers in `status`. Those with a
+remedy are handled where the loop is that can apply it: KernelError in `sync.engine`, ApiError in
+`api.reflector`, ObjectError in `sync.intake`. All others end the process: `run.serving` stops what
+runs, and `cli` logs the text and exits with code 1. Pure code raises only for broken invariants.
 """
 
 from __future__ import annotations
 
 
 class ProxyError(Exception):
-    """Base of all errors of this program; its text is written for the operator."""
+    """Base of all errors of this program. The text is written for the operator."""
 
 
 class ConfigError(ProxyError):
@@ -40,11 +43,11 @@ class ObjectError(ProxyError):
 
 
 class ApiError(ProxyError):
-    """The API server could not be reached, or refused."""
+    """The API server could not be reached, or refused the request."""
 
 
 class Expired(ApiError):
-    """The resource version we continued from is no longer kept."""
+    """The server no longer keeps the resource version from which we continue."""
 
 
 class Forbidden(ApiError):
@@ -52,11 +55,11 @@ class Forbidden(ApiError):
 
 
 class Unavailable(ApiError):
-    """The API server gave no usable answer; later it may."""
+    """The API server gave no usable response. A retry may succeed."""
 
 
 class KernelError(ProxyError):
-    """The kernel, or a tool that speaks to it, refused or failed."""
+    """The kernel, or one of its tools, refused a request or failed."""
 
     def __init__(self, message: str, *, errno: int = 0) -> None:
         super().__init__(message)
@@ -64,16 +67,19 @@ class KernelError(ProxyError):
 
 
 class Busy(KernelError):
-    """Somebody else holds a lock we need."""
+    """Another process holds a lock we need, or changes the table we read. A retry may succeed."""
 
 
 class Rejected(KernelError):
-    """What we sent is not acceptable; sending the same again will not help."""
+    """Part of what we sent is refused, and would be refused again.
+
+    How much of it took effect depends on the sink: see `modes.base.Sink`.
+    """
 
 
 class Drifted(KernelError):
-    """The kernel does not hold what the ledger believed."""
+    """The kernel does not hold what the ledger believes, or what it holds is unknown."""
 
 
 class ToolMissing(KernelError):
-    """A program we need is not installed; the text says which package has it."""
+    """A program we need is not installed. The text names the package that has it."""

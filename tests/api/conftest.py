@@ -1,4 +1,4 @@
-"""Shared by the tests of the API edge: objects, certificates, and a sink that remembers."""
+"""Shared by the tests of the API edge: a small and a real API server, certificates, waiting."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 
 from kpctl.apiserver.build import NoGo, built
 from kpctl.apiserver.pki import Pki, make_authority
-from kpctl.apiserver.real import RealApi
-from kpctl.apiserver.small import FakeApi
+from kpctl.apiserver.real import RealApiServer
+from kpctl.apiserver.small import SmallApiServer
 from kpctl.places.network import PrivateNetwork
 
 
 @pytest.fixture
-async def fake() -> AsyncIterator[FakeApi]:
-    async with FakeApi().serving() as api:
-        yield api
+async def api() -> AsyncIterator[SmallApiServer]:
+    async with SmallApiServer().serving() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -54,16 +54,17 @@ class Cluster(msgspec.Struct, frozen=True):
     """A real API server and the private network it listens in."""
 
     network: PrivateNetwork
-    api: RealApi
+    api: RealApiServer
 
 
 @pytest.fixture(scope="session")
 def real_programs() -> None:
-    """etcd and kube-apiserver exist, or the reason why they do not is told."""
+    """Build etcd, kube-apiserver and kubectl, or skip with the reason why that is not possible."""
     if os.geteuid() != 0:
         pytest.skip("no real API server: making its network namespace needs root")
     try:
-        for program in ("etcd", "kube-apiserver"):
+        # All that tests of the API use, before any of them enters a network without a way out.
+        for program in ("etcd", "kube-apiserver", "kubectl"):
             built(program)
     except NoGo as reason:
         pytest.skip(f"NO REAL API SERVER: {reason}")
@@ -72,7 +73,7 @@ def real_programs() -> None:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory, real_programs: None) -> Iterator[Cluster]:
     network = PrivateNetwork()
-    api = RealApi(tmp_path_factory.mktemp("real"), network.command)
+    api = RealApiServer(tmp_path_factory.mktemp("real"), network.command)
     try:
         with network.inside():
             api.start()
@@ -83,7 +84,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, real_programs: None) -> It
 
 
 @pytest.fixture
-def real(cluster: Cluster) -> Iterator[RealApi]:
+def real(cluster: Cluster) -> Iterator[RealApiServer]:
     """The API server; the test runs inside its network, and finds what others left behind."""
     with cluster.network.inside():
         cluster.api.heal()

@@ -1,4 +1,4 @@
-"""The client and its transport, against the fake API server over loopback."""
+"""The client and its transport, against the small API server over loopback."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ import pytest
 from tests.support.recorded import RecordedRequests
 
 from kpctl.apiserver.pki import Pki
-from kpctl.apiserver.small import FakeApi, Fault
+from kpctl.apiserver.small import Fault, SmallApiServer
 from kubeproxy.api.auth.access import Access, ExecSpec, Tls
 from kubeproxy.api.auth.credentials import Credentials
 from kubeproxy.api.client import Client, ClientSettings, connect, retry_after
-from kubeproxy.api.observer import SilentObserver
 from kubeproxy.api.problems import Refused, Unauthorized
 from kubeproxy.api.transport import HttpSettings, HttpTransport, Request, user_agent
 from kubeproxy.api.watch import Status, StatusDetails
@@ -31,7 +30,7 @@ FAST = ClientSettings(qps=-1)
 async def client_for(
     access: Access, observer: RecordedRequests | None = None
 ) -> AsyncIterator[Client]:
-    client = connect(access, settings=FAST, observer=observer, environment={})
+    client = connect(access, observer=observer or RecordedRequests(), settings=FAST, environment={})
     try:
         yield client
     finally:
@@ -39,7 +38,7 @@ async def client_for(
 
 
 class Sleeps:
-    """A clock that moves only when somebody sleeps."""
+    """A clock that moves only with a sleep."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -55,12 +54,12 @@ class Sleeps:
 
 @asynccontextmanager
 async def timed_client(
-    fake: FakeApi, settings: ClientSettings = FAST
+    api: SmallApiServer, settings: ClientSettings = FAST
 ) -> AsyncIterator[tuple[Client, Sleeps, RecordedRequests]]:
     observer, sleeps = RecordedRequests(), Sleeps()
     client = Client(
-        Credentials(Access(server=fake.url)),
-        HttpTransport(HttpSettings(server=fake.url), observer),
+        Credentials(Access(server=api.url), observer=observer),
+        HttpTransport(HttpSettings(server=api.url), observer),
         settings=settings,
         observer=observer,
         clock=sleeps.clock,
@@ -72,10 +71,10 @@ async def timed_client(
         await client.close()
 
 
-async def test_headers_say_who_we_are_and_what_we_want(fake: FakeApi) -> None:
-    async with client_for(Access(server=fake.url, token="t")) as client:
+async def test_headers_say_who_we_are_and_what_we_want(api: SmallApiServer) -> None:
+    async with client_for(Access(server=api.url, token="t")) as client:
         await client.read(SERVICES)
-    headers = fake.requests[0].headers
+    headers = api.requests[0].headers
     assert headers["Authorization"] == "Bearer t"
     assert headers["Accept"] == "application/json"
     assert headers["Accept-Encoding"] == "gzip"
@@ -83,33 +82,33 @@ async def test_headers_say_who_we_are_and_what_we_want(fake: FakeApi) -> None:
     assert headers["User-Agent"].startswith("kube-proxy/v1.36.4 (linux/")
 
 
-async def test_compression_can_be_switched_off(fake: FakeApi) -> None:
-    async with client_for(Access(server=fake.url, disables_compression=True)) as client:
+async def test_compression_can_be_switched_off(api: SmallApiServer) -> None:
+    async with client_for(Access(server=api.url, disables_compression=True)) as client:
         await client.read(SERVICES)
-    assert fake.requests[0].headers["Accept-Encoding"] == "identity"
+    assert api.requests[0].headers["Accept-Encoding"] == "identity"
 
 
-async def test_connections_are_reused(fake: FakeApi) -> None:
-    async with client_for(Access(server=fake.url)) as client:
+async def test_connections_are_reused(api: SmallApiServer) -> None:
+    async with client_for(Access(server=api.url)) as client:
         for _ in range(3):
             await client.read(SERVICES)
-    assert len({request.peer for request in fake.requests}) == 1
+    assert len({request.peer for request in api.requests}) == 1
 
 
-async def test_bodies_are_sent_with_their_type(fake: FakeApi) -> None:
+async def test_bodies_are_sent_with_their_type(api: SmallApiServer) -> None:
     body = json.dumps({"metadata": {"name": "a"}}).encode()
-    async with client_for(Access(server=fake.url)) as client:
+    async with client_for(Access(server=api.url)) as client:
         await client.read(Request("POST", "/api/v1/namespaces/ns/services", body=body))
         got = json.loads(await client.read(Request("GET", "/api/v1/namespaces/ns/services/a")))
     assert got["metadata"]["namespace"] == "ns"
-    assert fake.requests[0].headers["Content-Type"] == "application/json"
+    assert api.requests[0].headers["Content-Type"] == "application/json"
 
 
-async def test_query_values_are_quoted(fake: FakeApi) -> None:
+async def test_query_values_are_quoted(api: SmallApiServer) -> None:
     query = (("labelSelector", "!a/b,c=d"), ("fieldSelector", "spec.clusterIP!=None"))
-    async with client_for(Access(server=fake.url)) as client:
+    async with client_for(Access(server=api.url)) as client:
         await client.read(Request("GET", "/api/v1/services", query=query))
-    assert fake.requests[0].query == dict(query)
+    assert api.requests[0].query == dict(query)
 
 
 @pytest.mark.parametrize(
@@ -127,19 +126,19 @@ async def test_query_values_are_quoted(fake: FakeApi) -> None:
     ],
 )
 async def test_bad_answers_are_typed(
-    fake: FakeApi, fault: Fault, error: type[Exception], text: str
+    api: SmallApiServer, fault: Fault, error: type[Exception], text: str
 ) -> None:
-    fake.faults.append(fault)
-    async with client_for(Access(server=fake.url)) as client:
+    api.faults.append(fault)
+    async with client_for(Access(server=api.url)) as client:
         with pytest.raises(error, match=text) as caught:
             await client.read(SERVICES)
     assert "GET " in str(caught.value)
     assert "/api/v1/services" in str(caught.value)
 
 
-async def test_a_missing_permission_is_named_with_verb_and_resource(fake: FakeApi) -> None:
-    fake.tokens, fake.forbidden = {"t": "proxy"}, {("list", "services")}
-    async with client_for(Access(server=fake.url, token="t")) as client:
+async def test_a_missing_permission_is_named_with_verb_and_resource(api: SmallApiServer) -> None:
+    api.tokens, api.forbidden = {"t": "proxy"}, {("list", "services")}
+    async with client_for(Access(server=api.url, token="t")) as client:
         with pytest.raises(Forbidden) as caught:
             await client.read(SERVICES)
     text = str(caught.value)
@@ -147,15 +146,15 @@ async def test_a_missing_permission_is_named_with_verb_and_resource(fake: FakeAp
     assert "bind a ClusterRole" in text
 
 
-async def test_unknown_credentials_are_explained(fake: FakeApi) -> None:
-    fake.tokens = {}
-    async with client_for(Access(server=fake.url, token="t")) as client:
+async def test_unknown_credentials_are_explained(api: SmallApiServer) -> None:
+    api.tokens = {}
+    async with client_for(Access(server=api.url, token="t")) as client:
         with pytest.raises(Unauthorized, match="does not accept our credentials"):
             await client.read(SERVICES)
 
 
 async def test_a_refused_plugin_credential_is_renewed_at_once(
-    fake: FakeApi, tmp_path: Path
+    api: SmallApiServer, tmp_path: Path
 ) -> None:
     """The plugin prints the content of a file; the first content is no longer accepted."""
     version = "client.authentication.k8s.io/v1"
@@ -164,28 +163,28 @@ async def test_a_refused_plugin_credential_is_renewed_at_once(
     plugin.write_text(f"#!/bin/sh\nprintf '{answer}' $(cat {token}); echo new >{token}\n")
     plugin.chmod(0o755)
     token.write_text("old")
-    fake.tokens = {"new": "me"}
-    access = Access(server=fake.url, plugin=ExecSpec(str(plugin), version))
+    api.tokens = {"new": "me"}
+    access = Access(server=api.url, plugin=ExecSpec(str(plugin), version))
     async with client_for(access) as client:
         await client.read(SERVICES)
-    assert [r.headers["Authorization"] for r in fake.requests] == ["Bearer old", "Bearer new"]
+    assert [r.headers["Authorization"] for r in api.requests] == ["Bearer old", "Bearer new"]
 
 
-async def test_the_server_may_ask_for_patience(fake: FakeApi) -> None:
-    fake.faults += [
+async def test_the_server_may_ask_for_patience(api: SmallApiServer) -> None:
+    api.faults += [
         Fault(status=429, headers=(("Retry-After", "3"),)),
         Fault(status=503, headers=(("Retry-After", "1"),)),
     ]
-    async with timed_client(fake) as (client, sleeps, observer):
+    async with timed_client(api) as (client, sleeps, observer):
         await client.read(SERVICES)
     assert sleeps.slept == [3.0, 1.0]
     assert [call["code"] for call in observer.of("retried")] == ["429", "503"]
     assert [call["code"] for call in observer.of("requested")] == ["429", "503", "200"]
 
 
-async def test_patience_has_an_end(fake: FakeApi) -> None:
-    fake.faults += [Fault(status=429, headers=(("Retry-After", "1"),))] * 20
-    async with timed_client(fake) as (client, sleeps, _):
+async def test_patience_has_an_end(api: SmallApiServer) -> None:
+    api.faults += [Fault(status=429, headers=(("Retry-After", "1"),))] * 20
+    async with timed_client(api) as (client, sleeps, _):
         with pytest.raises(Unavailable, match="429"):
             await client.read(SERVICES)
     assert len(sleeps.slept) == 10
@@ -210,9 +209,9 @@ def test_when_to_come_again(code: int, header: str, details: int, expected: floa
     assert retry_after(code, headers, status) == expected
 
 
-async def test_the_rate_limit_is_shared_by_all_requests(fake: FakeApi) -> None:
+async def test_the_rate_limit_is_shared_by_all_requests(api: SmallApiServer) -> None:
     settings = ClientSettings(qps=2, burst=2)
-    async with timed_client(fake, settings) as (client, sleeps, observer):
+    async with timed_client(api, settings) as (client, sleeps, observer):
         for _ in range(4):
             await client.read(SERVICES)
     assert sleeps.slept == [0.5, 0.5]
@@ -220,25 +219,25 @@ async def test_the_rate_limit_is_shared_by_all_requests(fake: FakeApi) -> None:
     assert waits == [0.0, 0.0, 0.5, 0.5]
 
 
-async def test_requests_are_measured(fake: FakeApi) -> None:
+async def test_requests_are_measured(api: SmallApiServer) -> None:
     observer = RecordedRequests()
-    async with client_for(Access(server=fake.url), observer) as client:
+    async with client_for(Access(server=api.url), observer) as client:
         body = await client.read(SERVICES)
-    host = fake.url.removeprefix("http://")
+    host = api.url.removeprefix("http://")
     assert observer.of("requested") == [{"code": "200", "method": "GET", "host": host}]
     assert observer.of("answered") == [{"method": "GET", "host": host, "sent": 0}]
     assert observer.of("received") == [{"method": "GET", "host": host, "size": len(body)}]
 
 
-async def test_watches_are_counted_but_neither_limited_nor_timed(fake: FakeApi) -> None:
-    """Upstream does so: a watch's beginning says nothing about the server's speed."""
+async def test_watches_are_counted_but_neither_limited_nor_timed(api: SmallApiServer) -> None:
+    """As upstream does: the beginning of a watch is no measure of the server's speed."""
     watch = Request(
         "GET",
         "/api/v1/services",
         query=(("watch", "true"), ("timeoutSeconds", "0")),
         is_stream=True,
     )
-    async with timed_client(fake, ClientSettings(qps=1, burst=1)) as (client, sleeps, observer):
+    async with timed_client(api, ClientSettings(qps=1, burst=1)) as (client, sleeps, observer):
         for _ in range(3):
             await client.read(watch)
     assert sleeps.slept == []
@@ -246,9 +245,9 @@ async def test_watches_are_counted_but_neither_limited_nor_timed(fake: FakeApi) 
     assert observer.of("answered") == observer.of("rate_limited") == []
 
 
-async def test_no_server_is_no_answer_and_is_measured(fake: FakeApi) -> None:
+async def test_no_server_is_no_answer_and_is_measured() -> None:
     observer = RecordedRequests()
-    async with FakeApi().serving() as gone:
+    async with SmallApiServer().serving() as gone:
         url = gone.url
     async with client_for(Access(server=url), observer) as client:
         with pytest.raises(Unavailable, match=r"cannot connect to 127\.0\.0\.1"):
@@ -256,15 +255,15 @@ async def test_no_server_is_no_answer_and_is_measured(fake: FakeApi) -> None:
     assert [call["code"] for call in observer.of("requested")] == ["<error>"]
 
 
-async def test_silence_is_ended(fake: FakeApi) -> None:
-    fake.faults.append(Fault(body=b"{", stalls=True))
-    async with client_for(Access(server=fake.url)) as client:
+async def test_silence_is_ended(api: SmallApiServer) -> None:
+    api.faults.append(Fault(body=b"{", stalls=True))
+    async with client_for(Access(server=api.url)) as client:
         with pytest.raises(Unavailable, match="no answer in time"):
             await client.read(Request("GET", "/api/v1/services", idle_seconds=0.2))
 
 
-async def test_an_exception_of_the_reader_passes_unchanged(fake: FakeApi) -> None:
-    async with client_for(Access(server=fake.url)) as client:
+async def test_an_exception_of_the_reader_passes_unchanged(api: SmallApiServer) -> None:
+    async with client_for(Access(server=api.url)) as client:
         with pytest.raises(OSError, match="mine"):
             async with client.open(SERVICES):
                 raise OSError("mine")
@@ -278,48 +277,50 @@ def server_context(pki: Pki, name: str = "server", *, asks: bool = False) -> ssl
     return context
 
 
-async def read_over_tls(fake: FakeApi, context: ssl.SSLContext, tls: Callable[[], Tls]) -> None:
+async def read_over_tls(
+    api: SmallApiServer, context: ssl.SSLContext, tls: Callable[[], Tls]
+) -> None:
     async with (
-        fake.serving(context=context),
-        client_for(Access(server=fake.url, tls=tls())) as client,
+        api.serving(context=context),
+        client_for(Access(server=api.url, tls=tls())) as client,
     ):
         await client.read(SERVICES)
 
 
 async def test_the_configured_authority_is_trusted(pki: Pki) -> None:
-    await read_over_tls(FakeApi(), server_context(pki), lambda: Tls(ca_file=str(pki.ca)))
+    await read_over_tls(SmallApiServer(), server_context(pki), lambda: Tls(ca_file=str(pki.ca)))
 
 
 async def test_another_authority_is_not_trusted(pki: Pki) -> None:
     with pytest.raises(Unavailable, match=r"not trusted .* set certificate-authority"):
-        await read_over_tls(FakeApi(), server_context(pki), Tls)
+        await read_over_tls(SmallApiServer(), server_context(pki), Tls)
 
 
 async def test_a_certificate_for_another_name_is_explained(pki: Pki) -> None:
     context = server_context(pki, "elsewhere")
     with pytest.raises(Unavailable, match=r"for another name .* set tls-server-name"):
-        await read_over_tls(FakeApi(), context, lambda: Tls(ca_file=str(pki.ca)))
+        await read_over_tls(SmallApiServer(), context, lambda: Tls(ca_file=str(pki.ca)))
 
 
 async def test_the_server_name_can_be_given(pki: Pki) -> None:
     tls = Tls(ca_file=str(pki.ca), server_name="elsewhere.test")
-    await read_over_tls(FakeApi(), server_context(pki, "elsewhere"), lambda: tls)
+    await read_over_tls(SmallApiServer(), server_context(pki, "elsewhere"), lambda: tls)
 
 
 async def test_verification_can_be_switched_off(pki: Pki) -> None:
-    await read_over_tls(FakeApi(), server_context(pki), lambda: Tls(is_insecure=True))
+    await read_over_tls(SmallApiServer(), server_context(pki), lambda: Tls(is_insecure=True))
 
 
 async def test_a_client_certificate_is_shown(pki: Pki) -> None:
     certificate, key = pki.pair("client")
     shown = Tls(ca_file=str(pki.ca), cert_file=str(certificate), key_data=key.read_bytes())
-    await read_over_tls(FakeApi(), server_context(pki, asks=True), lambda: shown)
+    await read_over_tls(SmallApiServer(), server_context(pki, asks=True), lambda: shown)
     with pytest.raises(Unavailable, match="api/v1/services"):
         hidden = Tls(ca_file=str(pki.ca))
-        await read_over_tls(FakeApi(), server_context(pki, asks=True), lambda: hidden)
+        await read_over_tls(SmallApiServer(), server_context(pki, asks=True), lambda: hidden)
 
 
-async def test_a_proxy_is_asked_for_a_tunnel(fake: FakeApi, pki: Pki) -> None:
+async def test_a_proxy_is_asked_for_a_tunnel(pki: Pki) -> None:
     """The proxy of the kubeconfig carries the connection; TLS goes through it to the server."""
     asked: list[bytes] = []
 
@@ -337,7 +338,7 @@ async def test_a_proxy_is_asked_for_a_tunnel(fake: FakeApi, pki: Pki) -> None:
 
     proxy = await asyncio.start_server(tunnel, "127.0.0.1", 0)
     port = proxy.sockets[0].getsockname()[1]
-    api = FakeApi()
+    api = SmallApiServer()
     async with proxy, api.serving(context=server_context(pki)):
         access = Access(
             server=api.url, tls=Tls(ca_file=str(pki.ca)), proxy_url=f"http://127.0.0.1:{port}"
@@ -350,4 +351,4 @@ async def test_a_proxy_is_asked_for_a_tunnel(fake: FakeApi, pki: Pki) -> None:
 def test_credentials_that_cannot_work_are_refused_before_the_first_request(pki: Pki) -> None:
     access = Access(server="https://x", tls=Tls(ca_data=b"rubbish"))
     with pytest.raises(ConfigError, match="unable to load root certificates"):
-        connect(access, observer=SilentObserver(), environment={})
+        connect(access, observer=RecordedRequests(), environment={})

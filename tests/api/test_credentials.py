@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.support.recorded import RecordedRequests
 
 from kpctl.apiserver.pki import Pki, openssl
 from kubeproxy.api.auth.access import Access, Tls
@@ -15,6 +16,10 @@ from kubeproxy.api.auth.tls import build_context
 from kubeproxy.errors import ConfigError, Unavailable
 
 IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+
+def credentials(access: Access) -> Credentials:
+    return Credentials(access, observer=RecordedRequests())
 
 
 @pytest.fixture
@@ -38,7 +43,7 @@ def test_without_flags_the_service_account_is_used(service_account: Path) -> Non
     )
 
 
-def test_a_pod_without_an_authority_trusts_the_system_and_says_so(service_account: Path) -> None:
+def test_a_pod_without_an_authority_trusts_the_system_and_warns(service_account: Path) -> None:
     (service_account / "ca.crt").unlink()
     found = find_access(environment=IN_CLUSTER, service_account=service_account)
     assert not found.access.tls.has_ca
@@ -62,7 +67,7 @@ def test_outside_a_pod_the_missing_variables_are_named(missing: str, service_acc
     )
 
 
-def test_a_pod_without_a_token_is_told_which_file_is_missing(tmp_path: Path) -> None:
+def test_a_pod_without_a_token_gets_the_name_of_the_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"open {tmp_path}/token: no such file or directory"):
         find_access(environment=IN_CLUSTER, service_account=tmp_path)
 
@@ -92,24 +97,24 @@ def test_an_empty_kubeconfig_in_a_pod_means_the_service_account(service_account:
 
 
 async def test_a_token_is_sent_as_bearer() -> None:
-    login = await Credentials(Access(server="http://x", token="t")).login()
+    login = await credentials(Access(server="http://x", token="t")).login()
     assert login.headers == (("Authorization", "Bearer t"),)
     assert login.context is None
 
 
 async def test_a_user_name_is_sent_as_basic() -> None:
-    login = await Credentials(Access(server="http://x", username="u", password="p")).login()
+    login = await credentials(Access(server="http://x", username="u", password="p")).login()
     assert login.headers == (("Authorization", f"Basic {base64.b64encode(b'u:p').decode()}"),)
 
 
 async def test_no_credentials_send_nothing() -> None:
-    assert (await Credentials(Access(server="http://x")).login()).headers == ()
+    assert (await credentials(Access(server="http://x")).login()).headers == ()
 
 
 async def test_a_rotated_token_file_is_used_at_once_and_beats_a_token(tmp_path: Path) -> None:
     token_file = tmp_path / "token"
     token_file.write_text("one")
-    one = Credentials(Access(server="http://x", token="fixed", token_file=str(token_file)))
+    one = credentials(Access(server="http://x", token="fixed", token_file=str(token_file)))
     assert (await one.login()).headers == (("Authorization", "Bearer one"),)
     token_file.write_text("two\n")
     assert (await one.login()).headers == (("Authorization", "Bearer two"),)
@@ -118,14 +123,14 @@ async def test_a_rotated_token_file_is_used_at_once_and_beats_a_token(tmp_path: 
 async def test_while_a_token_file_is_away_the_last_token_is_used(tmp_path: Path) -> None:
     token_file = tmp_path / "token"
     token_file.write_text("one")
-    one = Credentials(Access(server="http://x", token_file=str(token_file)))
+    one = credentials(Access(server="http://x", token_file=str(token_file)))
     await one.login()
     token_file.unlink()
     assert (await one.login()).headers == (("Authorization", "Bearer one"),)
 
 
 async def test_a_token_file_that_never_was_is_an_error(tmp_path: Path) -> None:
-    one = Credentials(Access(server="http://x", token_file=str(tmp_path / "no")))
+    one = credentials(Access(server="http://x", token_file=str(tmp_path / "no")))
     with pytest.raises(Unavailable, match="no such file"):
         await one.login()
     with pytest.raises(ConfigError, match="no such file"):
@@ -135,14 +140,14 @@ async def test_a_token_file_that_never_was_is_an_error(tmp_path: Path) -> None:
 async def test_an_empty_token_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("\n")
     with pytest.raises(ConfigError, match="read empty token"):
-        Credentials(Access(server="http://x", token_file=str(tmp_path / "token"))).check()
+        credentials(Access(server="http://x", token_file=str(tmp_path / "token"))).check()
 
 
 async def test_the_tls_context_is_kept_until_a_file_changes(tmp_path: Path, pki: Pki) -> None:
     certificate, key = tmp_path / "c.crt", tmp_path / "c.key"
     copy_pair(pki, "client", certificate, key)
     tls = Tls(ca_file=str(pki.ca), cert_file=str(certificate), key_file=str(key))
-    one = Credentials(Access(server="https://x", tls=tls))
+    one = credentials(Access(server="https://x", tls=tls))
     first = (await one.login()).context
     assert (await one.login()).context is first
     copy_pair(pki, "client2", certificate, key)
@@ -153,7 +158,7 @@ async def test_a_half_rotated_pair_keeps_the_last_context(tmp_path: Path, pki: P
     certificate, key = tmp_path / "c.crt", tmp_path / "c.key"
     copy_pair(pki, "client", certificate, key)
     tls = Tls(ca_file=str(pki.ca), cert_file=str(certificate), key_file=str(key))
-    one = Credentials(Access(server="https://x", tls=tls))
+    one = credentials(Access(server="https://x", tls=tls))
     first = (await one.login()).context
     shutil.copy(pki.pair("client2")[0], certificate)
     assert (await one.login()).context is first

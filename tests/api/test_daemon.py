@@ -28,8 +28,8 @@ from kpctl.apiserver.admin import (
     endpoint_slice,
     service,
 )
-from kpctl.apiserver.real import RealApi
-from kpctl.apiserver.small import FakeApi, Fault
+from kpctl.apiserver.real import RealApiServer
+from kpctl.apiserver.small import Fault, SmallApiServer
 
 pytestmark = [pytest.mark.api, pytest.mark.timeout(1800)]
 
@@ -76,7 +76,7 @@ def rules() -> list[Json]:
 
 
 def handles() -> dict[str, object]:
-    """The kernel's number of every chain, set and map: it changes when one is made anew."""
+    """The kernel's number of every chain, set and map: it changes when one is made again."""
     found = {}
     for entry in rules():
         for kind in ("table", "chain", "set", "map"):
@@ -109,7 +109,7 @@ async def until(condition: Callable[[], object], daemon: Daemon) -> None:
 
 
 @pytest.fixture
-def clean_table(real: RealApi) -> Iterator[RealApi]:
+def clean_table(real: RealApiServer) -> Iterator[RealApiServer]:
     yield real
     for family in ("ip", "ip6"):
         subprocess.run(
@@ -118,7 +118,7 @@ def clean_table(real: RealApi) -> Iterator[RealApi]:
 
 
 @pytest.fixture
-async def web(clean_table: RealApi) -> AsyncIterator[ApiAdmin]:
+async def web(clean_table: RealApiServer) -> AsyncIterator[ApiAdmin]:
     """A node and a service with one endpoint."""
     async with admin_of(clean_table.access()) as admin:
         await admin.create(NODES, {"metadata": {"name": NODE}})
@@ -137,7 +137,7 @@ def endpoints(*addresses: str) -> Json:
 
 
 async def test_changes_in_the_cluster_reach_the_kernel(
-    real: RealApi, web: ApiAdmin, tmp_path: Path
+    real: RealApiServer, web: ApiAdmin, tmp_path: Path
 ) -> None:
     with running(tmp_path / "log", f"--kubeconfig={real.kubeconfig()}") as daemon:
         await until(mentions("10.1.0.1"), daemon)
@@ -155,7 +155,7 @@ async def test_changes_in_the_cluster_reach_the_kernel(
 
 
 async def test_an_outage_keeps_the_rules_and_ends_without_a_flush(
-    real: RealApi, web: ApiAdmin, tmp_path: Path
+    real: RealApiServer, web: ApiAdmin, tmp_path: Path
 ) -> None:
     """While our server is away another one makes a change; what did not change is not touched."""
     await web.create(SERVICES, service("other", clusterIP="10.96.50.2"))
@@ -184,7 +184,7 @@ async def test_an_outage_keeps_the_rules_and_ends_without_a_flush(
 
 
 async def test_without_an_api_server_an_old_table_is_left_alone(
-    real: RealApi, web: ApiAdmin, tmp_path: Path
+    real: RealApiServer, web: ApiAdmin, tmp_path: Path
 ) -> None:
     with running(tmp_path / "log", f"--kubeconfig={real.kubeconfig()}") as daemon:
         await until(mentions("10.1.0.1"), daemon)
@@ -198,30 +198,30 @@ async def test_without_an_api_server_an_old_table_is_left_alone(
 
 
 async def test_nothing_is_written_before_both_lists_are_complete(
-    clean_table: RealApi, tmp_path: Path
+    clean_table: RealApiServer, tmp_path: Path
 ) -> None:
     """The slices' list hangs: services alone must not program, above all not reject, anything."""
-    fake = FakeApi()
-    fake.store.create("services", "default", service("web", clusterIP=WEB_IP))
-    fake.store.create("endpointslices", "default", endpoint_slice("web", "web", "10.1.0.1"))
+    api = SmallApiServer()
+    api.store.create("services", "default", service("web", clusterIP=WEB_IP))
+    api.store.create("endpointslices", "default", endpoint_slice("web", "web", "10.1.0.1"))
     node: Json = {
         "metadata": {"name": NODE},
         "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]},
     }
-    fake.store.create("nodes", "", node)
+    api.store.create("nodes", "", node)
     slices = "/apis/discovery.k8s.io/v1/endpointslices"
-    fake.faults.append(Fault(stalls=True, applies=lambda seen: seen.path == slices))
-    async with fake.serving():
-        with running(tmp_path / "log", f"--master={fake.url}", "-v=2") as daemon:
+    api.faults.append(Fault(stalls=True, applies=lambda seen: seen.path == slices))
+    async with api.serving():
+        with running(tmp_path / "log", f"--master={api.url}", "-v=2") as daemon:
             synced = '"Caches populated" type="Service"'
             await until(lambda: synced in daemon.log.read_text(), daemon)
             await asyncio.sleep(1.5)
             assert rules() == []
-            assert any(seen.path == slices for seen in fake.requests)
+            assert any(seen.path == slices for seen in api.requests)
 
 
 async def test_new_pod_networks_end_the_process_where_they_matter(
-    real: RealApi, web: ApiAdmin, tmp_path: Path
+    real: RealApiServer, web: ApiAdmin, tmp_path: Path
 ) -> None:
     await web.patch(
         f"{NODES}/{NODE}", {"spec": {"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24"]}}
@@ -247,7 +247,7 @@ async def test_new_pod_networks_end_the_process_where_they_matter(
     ],
 )
 async def test_wrong_credentials_end_the_process_with_a_reason(
-    clean_table: RealApi, tmp_path: Path, flags: tuple[str, ...], message: str
+    clean_table: RealApiServer, tmp_path: Path, flags: tuple[str, ...], message: str
 ) -> None:
     with running(tmp_path / "log", *flags) as daemon:
         await until(lambda: daemon.ended() is not None, daemon)

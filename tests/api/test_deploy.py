@@ -10,18 +10,19 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
+from tests.support.recorded import RecordedRequests
 
 from kpctl.apiserver.admin import NODES, ApiAdmin, Json, admin_of
-from kpctl.apiserver.real import RealApi
-from kubeproxy.api.api_source import ApiSource
+from kpctl.apiserver.real import RealApiServer
+from kubeproxy.api.api_server import ApiEventPoster, ApiServerSource
 from kubeproxy.api.auth.access import Access
 from kubeproxy.api.auth.kubeconfig import access_from, merge, parse_kubeconfig
 from kubeproxy.api.client import Client, ClientSettings, Reply, connect
-from kubeproxy.api.events import ApiEventPoster
+from kubeproxy.api.events import EventRequest
 from kubeproxy.api.node import NodeFinder
 from kubeproxy.api.reflector import ReflectorSettings
 from kubeproxy.api.source import Event, Kind, Synced
-from kubeproxy.api.transport import Answer, Request
+from kubeproxy.api.transport import Request, Response
 from kubeproxy.config.command import Settings, parse_command_line
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -70,7 +71,7 @@ class RecordingClient:
         self._client = client
         self.used: set[Grant] = set()
 
-    def open(self, request: Request) -> AbstractAsyncContextManager[Answer]:
+    def open(self, request: Request) -> AbstractAsyncContextManager[Response]:
         self.used.add(needed(request))
         return self._client.open(request)
 
@@ -80,6 +81,9 @@ class RecordingClient:
     async def send(self, request: Request) -> Reply:
         self.used.add(needed(request))
         return await self._client.send(request)
+
+    async def close(self) -> None:
+        await self._client.close()
 
 
 def needed(request: Request) -> Grant:
@@ -100,15 +104,8 @@ class Inbox:
             self.synced.add(event.kind)
 
 
-class EventRequest(msgspec.Struct, frozen=True):
-    method: str
-    namespace: str
-    name: str
-    body: bytes
-
-
 @pytest.fixture
-async def applied(real: RealApi) -> AsyncIterator[ApiAdmin]:
+async def applied(real: RealApiServer) -> AsyncIterator[ApiAdmin]:
     """Everything under deploy/ exists, and is removed again."""
     async with admin_of(real.access()) as admin:
         for item in manifests():
@@ -132,20 +129,22 @@ async def token_of(admin: ApiAdmin) -> str:
 @pytest.mark.api
 @pytest.mark.timeout(1800)
 async def test_the_role_is_enough_and_nothing_in_it_is_unused(
-    real: RealApi, applied: ApiAdmin, until: Until
+    real: RealApiServer, applied: ApiAdmin, until: Until
 ) -> None:
     await applied.create(NODES, {"metadata": {"name": "deployed"}})
     addresses = [{"type": "InternalIP", "address": "10.0.0.1"}]
     await applied.patch(f"{NODES}/deployed/status", {"status": {"addresses": addresses}})
     access = Access(server=real.url, tls=real.access().tls, token=await token_of(applied))
-    client = connect(access, settings=ClientSettings(qps=-1), environment={})
+    client = connect(
+        access, observer=RecordedRequests(), settings=ClientSettings(qps=-1), environment={}
+    )
     recording, inbox = RecordingClient(client), Inbox()
     assert await NodeFinder(recording).find("deployed", needs_pod_cidrs=False)
     for streams in (True, False):
         inbox.synced.clear()
         settings = ReflectorSettings(streams=streams)
-        source = ApiSource(recording, node_name="deployed", settings=settings)
-        task = asyncio.create_task(source.run(inbox))
+        source = ApiServerSource(recording, settings=settings)
+        task = asyncio.create_task(source.run(inbox, "deployed"))
         await until(lambda: inbox.synced == set(Kind))
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

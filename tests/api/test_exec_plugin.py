@@ -68,9 +68,9 @@ async def test_a_refused_credential_is_asked_for_again(tmp_path: Path) -> None:
     counter = tmp_path / "runs"
     one = plugin(script(tmp_path, f"echo x >>{counter}\n" + answer({"token": "t"})))
     used = await one.credential()
-    one.refuse(used)
+    one.discard(used)
     again = await one.credential()
-    one.refuse(used)
+    one.discard(used)
     assert await one.credential() is again
     assert counter.read_text() == "x\nx\n"
 

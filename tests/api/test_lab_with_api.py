@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kpctl.apiserver.admin import NODES, SERVICES, SLICES, ApiAdmin, admin_of, service
-from kpctl.apiserver.real import RealApi
+from kpctl.apiserver.real import RealApiServer
 from kpctl.lab.cluster import Lab
 from kpctl.lab.probe import Fate, Outcome, Target
 from kpctl.lab.topology import parse_topology
@@ -30,7 +30,7 @@ WEB_IP = "10.96.60.1"
 class ClusterLab:
     """A lab with an API server on the host `control`."""
 
-    def __init__(self, lab: Lab, api: RealApi) -> None:
+    def __init__(self, lab: Lab, api: RealApiServer) -> None:
         self.lab = lab
         self.api = api
 
@@ -71,7 +71,7 @@ class ClusterLab:
 async def cluster_lab(real_programs: None, tmp_path: Path) -> AsyncIterator[ClusterLab]:
     async with Lab(parse_topology(TOPOLOGY)) as lab:
         address = lab.topology.host("control").addresses.ipv4
-        api = RealApi(tmp_path, lab.namespaces.command("control", ()), address=address)
+        api = RealApiServer(tmp_path, lab.namespaces.command("control", ()), address=address)
         try:
             with lab.namespaces.inside("control"):
                 api.start()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.recorded import RecordedRequests
 
 from kpctl.apiserver.admin import (
     NODES,
@@ -24,13 +25,12 @@ from kpctl.apiserver.admin import (
     service,
 )
 from kpctl.apiserver.build import built
-from kpctl.apiserver.real import NOBODY_TOKEN, RealApi
+from kpctl.apiserver.real import NOBODY_TOKEN, RealApiServer
 from kpctl.places.network import PrivateNetwork
-from kubeproxy.api.api_source import ApiSource
+from kubeproxy.api.api_server import ApiEventPoster, ApiServerSource
 from kubeproxy.api.auth.access import Access, Tls
 from kubeproxy.api.auth.credentials import find_access
 from kubeproxy.api.client import ClientSettings, connect
-from kubeproxy.api.events import ApiEventPoster
 from kubeproxy.api.node import NodeFinder
 from kubeproxy.api.objects import EndpointSlice, Node, Service, ServiceCIDR
 from kubeproxy.api.reflector import ReflectorSettings
@@ -86,9 +86,11 @@ async def viewing(
 ) -> AsyncIterator[View]:
     """A running source and what it delivers."""
     view = View()
-    client = connect(access, settings=ClientSettings(qps=-1), environment={})
-    source = ApiSource(client, node_name=node, settings=settings or ReflectorSettings())
-    task = asyncio.create_task(source.run(view))
+    client = connect(
+        access, observer=RecordedRequests(), settings=ClientSettings(qps=-1), environment={}
+    )
+    source = ApiServerSource(client, settings=settings or ReflectorSettings())
+    task = asyncio.create_task(source.run(view, node))
     try:
         yield view
     finally:
@@ -98,14 +100,14 @@ async def viewing(
 
 
 @pytest.fixture
-async def admin(real: RealApi) -> AsyncIterator[ApiAdmin]:
+async def admin(real: RealApiServer) -> AsyncIterator[ApiAdmin]:
     async with admin_of(real.access()) as admin:
         yield admin
 
 
 @pytest.mark.parametrize("streams", [True, False], ids=["streaming", "pages"])
 async def test_the_first_sync_delivers_what_exists(
-    real: RealApi, admin: ApiAdmin, until: Until, streams: bool
+    real: RealApiServer, admin: ApiAdmin, until: Until, streams: bool
 ) -> None:
     name = f"first-{'s' if streams else 'p'}"
     await admin.create(SERVICES, service(name))
@@ -123,7 +125,7 @@ async def test_the_first_sync_delivers_what_exists(
 
 
 async def test_services_are_created_changed_and_deleted(
-    real: RealApi, admin: ApiAdmin, until: Until
+    real: RealApiServer, admin: ApiAdmin, until: Until
 ) -> None:
     async with viewing(real.access()) as view:
         await until(lambda: view.is_synced)
@@ -148,7 +150,7 @@ def ingress_ips(found: Service | None) -> list[str | None]:
 
 
 async def test_slices_are_created_scaled_to_zero_and_back_and_deleted(
-    real: RealApi, admin: ApiAdmin, until: Until
+    real: RealApiServer, admin: ApiAdmin, until: Until
 ) -> None:
     async with viewing(real.access()) as view:
         await until(lambda: view.is_synced)
@@ -163,7 +165,7 @@ async def test_slices_are_created_scaled_to_zero_and_back_and_deleted(
 
 
 async def test_only_our_node_is_seen_through_create_change_delete_and_recreate(
-    real: RealApi, admin: ApiAdmin, until: Until
+    real: RealApiServer, admin: ApiAdmin, until: Until
 ) -> None:
     zone = "topology.kubernetes.io/zone"
 
@@ -192,7 +194,7 @@ async def test_only_our_node_is_seen_through_create_change_delete_and_recreate(
 
 
 async def test_service_networks_are_created_and_deleted(
-    real: RealApi, admin: ApiAdmin, until: Until
+    real: RealApiServer, admin: ApiAdmin, until: Until
 ) -> None:
     extra: Json = {"metadata": {"name": "extra"}, "spec": {"cidrs": ["10.111.0.0/24"]}}
     async with viewing(real.access()) as view:
@@ -208,7 +210,7 @@ async def test_service_networks_are_created_and_deleted(
 
 
 async def test_labels_and_selectors_decide_what_is_ours(
-    real: RealApi, admin: ApiAdmin, until: Until
+    real: RealApiServer, admin: ApiAdmin, until: Until
 ) -> None:
     other, headless = "service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"
     async with viewing(real.access()) as view:
@@ -229,7 +231,7 @@ async def test_labels_and_selectors_decide_what_is_ours(
 
 
 async def test_a_server_killed_in_the_middle_of_a_watch_costs_nothing(
-    real: RealApi, until: Until
+    real: RealApiServer, until: Until
 ) -> None:
     """Nothing is deleted meanwhile, and afterwards changes arrive again without a new list."""
     async with viewing(real.access()) as view:
@@ -252,7 +254,7 @@ async def test_a_server_killed_in_the_middle_of_a_watch_costs_nothing(
 
 
 async def test_compaction_means_a_new_list_that_finds_what_was_missed(
-    real: RealApi, until: Until
+    real: RealApiServer, until: Until
 ) -> None:
     """While our server is down another one changes things, and etcd forgets how."""
     async with viewing(real.access()) as view:
@@ -279,7 +281,7 @@ async def test_compaction_means_a_new_list_that_finds_what_was_missed(
 
 
 async def test_a_rotated_token_is_used_and_a_revoked_one_is_survived(
-    real: RealApi, admin: ApiAdmin, until: Until, tmp_path: Path
+    real: RealApiServer, admin: ApiAdmin, until: Until, tmp_path: Path
 ) -> None:
     accounts = "/api/v1/namespaces/default/serviceaccounts"
     role: Json = {
@@ -321,7 +323,7 @@ async def test_a_rotated_token_is_used_and_a_revoked_one_is_survived(
     await admin.delete(f"{bindings}/rotating")
 
 
-async def test_a_missing_permission_names_verb_and_resource(real: RealApi) -> None:
+async def test_a_missing_permission_names_verb_and_resource(real: RealApiServer) -> None:
     async with admin_of(real.access(NOBODY_TOKEN)) as nobody:
         with pytest.raises(Forbidden) as caught:
             await nobody.get("/apis/discovery.k8s.io/v1/endpointslices")
@@ -331,7 +333,7 @@ async def test_a_missing_permission_names_verb_and_resource(real: RealApi) -> No
     ) in str(caught.value)
 
 
-async def test_a_version_that_never_was_is_expired(real: RealApi, admin: ApiAdmin) -> None:
+async def test_a_version_that_never_was_is_expired(real: RealApiServer, admin: ApiAdmin) -> None:
     """As after the storage was restored from a backup."""
     query = (("resourceVersion", "999999999"), ("timeoutSeconds", "1"))
     with pytest.raises(Expired, match="Too large resource version"):
@@ -339,7 +341,7 @@ async def test_a_version_that_never_was_is_expired(real: RealApi, admin: ApiAdmi
 
 
 async def test_client_certificates_and_kubeconfig_files_are_accepted(
-    real: RealApi, tmp_path: Path
+    real: RealApiServer, tmp_path: Path
 ) -> None:
     certificate, key = real.pki.pair("admin")
     tls = Tls(ca_file=str(real.pki.ca), cert_file=str(certificate), key_file=str(key))
@@ -350,7 +352,7 @@ async def test_client_certificates_and_kubeconfig_files_are_accepted(
         assert (await by_file.get(f"{SERVICES}/kubernetes"))["kind"] == "Service"
 
 
-async def test_the_node_is_found_with_both_addresses(real: RealApi, admin: ApiAdmin) -> None:
+async def test_the_node_is_found_with_both_addresses(real: RealApiServer, admin: ApiAdmin) -> None:
     await admin.create(NODES, {"metadata": {"name": "found"}})
     addresses = [
         {"type": "ExternalIP", "address": "192.0.2.1"},
@@ -366,7 +368,7 @@ async def test_the_node_is_found_with_both_addresses(real: RealApi, admin: ApiAd
 
 
 async def test_events_reach_the_server_and_kubectl_shows_them(
-    real: RealApi, admin: ApiAdmin
+    real: RealApiServer, admin: ApiAdmin
 ) -> None:
     clock = iter(range(1_700_000_000_000_000_000, 1_700_000_100_000_000_000, 1_000_000_000))
     recorder = Recorder(
@@ -387,7 +389,7 @@ async def test_events_reach_the_server_and_kubectl_shows_them(
     assert events[0]["series"]["count"] == 2
 
 
-def kubectl(real: RealApi, *arguments: str) -> str:
+def kubectl(real: RealApiServer, *arguments: str) -> str:
     return subprocess.run(
         [str(built("kubectl")), f"--kubeconfig={real.kubeconfig()}", *arguments],
         check=True,
@@ -399,12 +401,12 @@ def kubectl(real: RealApi, *arguments: str) -> str:
 async def test_an_old_etcd_has_no_streaming_lists_and_pages_serve(
     real_programs: None, tmp_path: Path, until: Until
 ) -> None:
-    """etcd 3.4 lacks what the API server needs for them; it says so in the middle of the stream."""
+    """etcd 3.4 lacks what the API server needs for them, which shows only during the stream."""
     old = Path("/usr/bin/etcd")
     if not old.exists():
         pytest.skip("no Debian etcd-server (3.4) here to show a server without streaming lists")
     network = PrivateNetwork()
-    api = RealApi(tmp_path, network.command, etcd=old)
+    api = RealApiServer(tmp_path, network.command, etcd=old)
     try:
         with network.inside():
             api.start()
@@ -417,7 +419,9 @@ async def test_an_old_etcd_has_no_streaming_lists_and_pages_serve(
         network.close()
 
 
-async def test_nothing_keeps_the_raw_json(real: RealApi, admin: ApiAdmin, until: Until) -> None:
+async def test_nothing_keeps_the_raw_json(
+    real: RealApiServer, admin: ApiAdmin, until: Until
+) -> None:
     """What is held of an object is a small part of what was sent."""
     body = await admin.client.read(Request("GET", "/api/v1/services"))
     async with viewing(real.access()) as view:

@@ -6,56 +6,46 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubeproxy.api.objects import Service, ServiceLabels, ServiceMeta, ServiceSpec
+from kubeproxy.api.source import Delete, Kind, Synced, Undecodable, Upsert
 from kubeproxy.api.watch import (
     INITIAL_EVENTS_END,
-    Delete,
-    Event,
     Failed,
     Garbled,
     Ignored,
     LineSplitter,
-    ObjectKey,
     Progress,
-    Synced,
     Tracker,
-    Undecodable,
-    Upsert,
+    WatchEvent,
     decode_status,
 )
 
-
-class Meta(msgspec.Struct, frozen=True):
-    name: str
-    namespace: str = ""
-    resource_version: str = msgspec.field(name="resourceVersion", default="")
+SYNCED = Synced(Kind.SERVICE)
 
 
-class Thing(msgspec.Struct, frozen=True):
-    metadata: Meta
-    size: int = 0
-
-
-def tracker() -> Tracker[Thing]:
-    return Tracker(msgspec.json.Decoder(Thing))
-
-
-def raw(name: str, *, version: int = 1, size: object = 0, **more: object) -> dict[str, object]:
+def raw(name: str, *, version: int = 1, port: object = 0) -> dict[str, object]:
+    """A Service as the server sends it, with fields that are not read."""
     meta = {"name": name, "namespace": "ns", "resourceVersion": str(version), "labels": {"a": "b"}}
-    return {"kind": "Thing", "metadata": meta | more, "size": size, "unknownField": [1, {"x": 2}]}
+    spec = {"healthCheckNodePort": port, "unknownField": [1, {"x": 2}]}
+    return {"kind": "Service", "metadata": meta, "spec": spec, "unknownField": [1, {"x": 2}]}
 
 
-def thing(name: str, size: int = 0, *, version: int = 1) -> Thing:
-    return Thing(Meta(name, "ns", str(version)), size)
+def upsert(name: str, port: int = 0, *, version: int = 1) -> Upsert:
+    meta = ServiceMeta(name, "ns", resource_version=str(version), labels=ServiceLabels())
+    return Upsert(Kind.SERVICE, Service(meta, ServiceSpec(health_check_node_port=port)))
+
+
+def delete(name: str) -> Delete:
+    return Delete(Kind.SERVICE, "ns", name)
 
 
 def page(*items: Mapping[str, object], version: str = "10", token: str = "") -> bytes:
     meta = {"resourceVersion": version} | ({"continue": token} if token else {})
-    return json.dumps({"kind": "ThingList", "metadata": meta, "items": list(items)}).encode()
+    return json.dumps({"kind": "ServiceList", "metadata": meta, "items": list(items)}).encode()
 
 
 def line(type_: str, obj: Mapping[str, object]) -> bytes:
@@ -67,52 +57,50 @@ def bookmark(version: str, *, ends: bool = False) -> bytes:
     return line("BOOKMARK", {"metadata": {"resourceVersion": version, "annotations": annotations}})
 
 
-def listed(*names: str) -> Tracker[Thing]:
+def listed(*names: str) -> Tracker:
     """A tracker whose first list named these."""
-    result = tracker()
+    result = Tracker(Kind.SERVICE)
     result.begin_list()
     result.feed_page(page(*(raw(name) for name in names)))
     return result
 
 
 def test_a_page_is_decoded_into_trimmed_objects_and_ends_the_list() -> None:
-    one = tracker()
+    one = Tracker(Kind.SERVICE)
     one.begin_list()
-    got = one.feed_page(page(raw("a", size=3), raw("b")))
-    assert got.events == (Upsert(thing("a", 3)), Upsert(thing("b")), Synced("10"))
+    got = one.feed_page(page(raw("a", port=3), raw("b")))
+    assert got.events == (upsert("a", 3), upsert("b"), SYNCED)
     assert one.resource_version == "10"
     assert not one.is_listing
 
 
 def test_only_the_last_page_ends_the_list() -> None:
-    one = tracker()
+    one = Tracker(Kind.SERVICE)
     one.begin_list()
     first = one.feed_page(page(raw("a"), token="next"))
-    assert (first.events, first.continue_token) == ((Upsert(thing("a")),), "next")
+    assert (first.events, first.continue_token) == ((upsert("a"),), "next")
     assert one.is_listing
     last = one.feed_page(page(raw("b")))
-    assert last.events[-1] == Synced("10")
+    assert last.events[-1] == SYNCED
+    assert one.resource_version == "10"
     assert last.continue_token == ""
 
 
 def test_a_list_without_items_is_empty() -> None:
-    one = tracker()
+    one = Tracker(Kind.SERVICE)
     one.begin_list()
     body = b'{"metadata":{"resourceVersion":"7"},"items":null}'
-    assert one.feed_page(body).events == (Synced("7"),)
+    assert one.feed_page(body).events == (SYNCED,)
+    assert one.resource_version == "7"
 
 
 def test_a_relist_finds_missed_deletes_once_it_is_complete() -> None:
     one = listed("a", "b", "c")
     one.begin_list()
-    assert one.feed_page(page(raw("c"), token="t")).events == (Upsert(thing("c")),)
+    assert one.feed_page(page(raw("c"), token="t")).events == (upsert("c"),)
     rest = one.feed_page(page(raw("d"), version="20"))
-    assert rest.events == (
-        Upsert(thing("d")),
-        Delete(ObjectKey("ns", "a")),
-        Delete(ObjectKey("ns", "b")),
-        Synced("20"),
-    )
+    assert rest.events == (upsert("d"), delete("a"), delete("b"), SYNCED)
+    assert one.resource_version == "20"
 
 
 def test_a_broken_off_list_deletes_nothing_and_its_additions_are_remembered() -> None:
@@ -121,18 +109,19 @@ def test_a_broken_off_list_deletes_nothing_and_its_additions_are_remembered() ->
     one.feed_page(page(raw("b"), token="t"))
     one.begin_list()
     events = one.feed_page(page(raw("a"), version="30")).events
-    assert events == (Upsert(thing("a")), Delete(ObjectKey("ns", "b")), Synced("30"))
+    assert events == (upsert("a"), delete("b"), SYNCED)
+    assert one.resource_version == "30"
 
 
 def test_watch_events_follow_the_list_and_move_the_version() -> None:
     one = listed("a")
     one.begin_stream()
     added = one.feed(line("ADDED", raw("b", version=11)))
-    changed = one.feed(line("MODIFIED", raw("a", version=12, size=9)))
-    assert added == [Upsert(thing("b", version=11))]
-    assert changed == [Upsert(thing("a", 9, version=12))]
+    changed = one.feed(line("MODIFIED", raw("a", version=12, port=9)))
+    assert added == [upsert("b", version=11)]
+    assert changed == [upsert("a", 9, version=12)]
     assert one.resource_version == "12"
-    assert one.feed(line("DELETED", raw("b", version=13))) == [Delete(ObjectKey("ns", "b"))]
+    assert one.feed(line("DELETED", raw("b", version=13))) == [delete("b")]
     assert one.resource_version == "13"
 
 
@@ -144,14 +133,14 @@ def test_a_delete_of_something_never_announced_is_none() -> None:
 
 def test_a_deleted_object_need_not_be_decodable() -> None:
     one = listed("a")
-    assert one.feed(line("DELETED", raw("a", size="??"))) == [Delete(ObjectKey("ns", "a"))]
+    assert one.feed(line("DELETED", raw("a", port="??"))) == [delete("a")]
 
 
 def test_a_streaming_list_ends_with_its_bookmark() -> None:
     one = listed("a", "b")
     one.begin_list()
     stream = line("ADDED", raw("b")) + bookmark("39") + bookmark("40", ends=True)
-    assert one.feed(stream) == [Upsert(thing("b")), Delete(ObjectKey("ns", "a")), Synced("40")]
+    assert one.feed(stream) == [upsert("b"), delete("a"), SYNCED]
     assert one.resource_version == "40"
 
 
@@ -159,12 +148,13 @@ def test_a_delete_inside_a_streaming_list_is_not_announced_twice() -> None:
     one = listed("a")
     one.begin_list()
     stream = line("ADDED", raw("a")) + line("DELETED", raw("a")) + bookmark("41", ends=True)
-    assert one.feed(stream) == [Upsert(thing("a")), Delete(ObjectKey("ns", "a")), Synced("41")]
+    assert one.feed(stream) == [upsert("a"), delete("a"), SYNCED]
+    assert one.resource_version == "41"
 
 
 def test_versions_of_objects_do_not_count_before_the_list_is_complete() -> None:
     """Initial events come in any order: continuing from one of them could skip others."""
-    one = tracker()
+    one = Tracker(Kind.SERVICE)
     one.begin_list()
     one.feed(line("ADDED", raw("a", version=99)))
     assert one.resource_version == ""
@@ -188,19 +178,19 @@ def test_an_error_event_ends_the_stream_and_says_whether_the_version_is_gone() -
     events = one.feed(line("ERROR", gone) + line("ADDED", raw("b")))
     assert len(events) == 1
     assert isinstance(events[0], Failed)
-    assert events[0].is_expired
+    assert events[0].status.is_expired
 
 
 def test_other_errors_are_not_taken_for_expiry() -> None:
     events = listed().feed(line("ERROR", {"code": 500, "reason": "InternalError"}))
     assert isinstance(events[0], Failed)
-    assert not events[0].is_expired
+    assert not events[0].status.is_expired
 
 
 def test_unknown_event_types_are_reported_and_passed_over() -> None:
     one = listed()
     events = one.feed(line("SURPRISE", raw("a")) + line("ADDED", raw("b")))
-    assert events == [Ignored("SURPRISE"), Upsert(thing("b"))]
+    assert events == [Ignored("SURPRISE"), upsert("b")]
 
 
 @pytest.mark.parametrize("bad", [b"nonsense\n", b'{"type":"ADDED"\n', b"[]\n", b'{"type":1}\n'])
@@ -219,18 +209,19 @@ def test_a_page_that_is_no_list_garbles_it_and_the_list_stays_open() -> None:
 def test_one_undecodable_object_does_not_disturb_the_others_nor_count_as_deleted() -> None:
     one = listed("a", "b")
     one.begin_list()
-    events = one.feed_page(page(raw("a", size="huge"), raw("b"))).events
+    events = one.feed_page(page(raw("a", port="huge"), raw("b"))).events
     assert isinstance(events[0], Undecodable)
-    assert events[0].key == ObjectKey("ns", "a")
-    assert events[1:] == (Upsert(thing("b")), Synced("10"))
+    assert events[0].name == "ns/a"
+    assert events[1:] == (upsert("b"), SYNCED)
+    assert one.resource_version == "10"
 
 
 def test_an_object_without_even_a_name_is_reported() -> None:
-    one = tracker()
+    one = Tracker(Kind.SERVICE)
     one.begin_list()
     events = one.feed_page(b'{"metadata":{"resourceVersion":"1"},"items":[[]]}').events
     assert isinstance(events[0], Undecodable)
-    assert events[0].key == ObjectKey("", "")
+    assert events[0].name == ""
 
 
 def test_half_a_line_is_never_an_event_and_is_forgotten_by_the_next_stream() -> None:
@@ -238,7 +229,7 @@ def test_half_a_line_is_never_an_event_and_is_forgotten_by_the_next_stream() -> 
     whole = line("ADDED", raw("a"))
     assert one.feed(whole[:20]) == []
     one.begin_stream()
-    assert one.feed(whole) == [Upsert(thing("a"))]
+    assert one.feed(whole) == [upsert("a")]
 
 
 def test_status_of_a_body_that_is_none_is_empty() -> None:
@@ -256,7 +247,7 @@ def test_where_the_bytes_are_cut_does_not_matter(places: list[int]) -> None:
     data = b"".join(line("ADDED", raw(name)) for name in "abc") + bookmark("9")
     whole = listed().feed(data)
     one = listed()
-    pieces: list[Event[Thing]] = []
+    pieces: list[WatchEvent] = []
     for piece in cut(data, places):
         pieces += one.feed(piece)
     assert pieces == whole
@@ -283,25 +274,26 @@ def test_whatever_was_missed_a_relist_ends_like_the_server(
 ) -> None:
     """Some events are seen, some lost; after a list the receiver holds what the server holds."""
     one, server, held = listed(), dict[str, int](), dict[str, int]()
-    for verb, name, size, is_seen in steps:
+    for verb, name, port, is_seen in steps:
         gone = server.pop(name, None) is not None
         if verb == "put":
-            server[name] = size
+            server[name] = port
         if is_seen and (verb == "put" or gone):
             apply(
                 held,
-                one.feed(line("MODIFIED" if verb == "put" else "DELETED", raw(name, size=size))),
+                one.feed(line("MODIFIED" if verb == "put" else "DELETED", raw(name, port=port))),
             )
     one.begin_list()
     apply(
-        held, one.feed_page(page(*(raw(name, size=size) for name, size in server.items()))).events
+        held, one.feed_page(page(*(raw(name, port=port) for name, port in server.items()))).events
     )
     assert held == server
 
 
-def apply(held: dict[str, int], events: Iterable[Event[Thing]]) -> None:
+def apply(held: dict[str, int], events: Iterable[WatchEvent]) -> None:
     for event in events:
         if isinstance(event, Upsert):
-            held[event.object.metadata.name] = event.object.size
+            assert isinstance(event.object, Service)
+            held[event.object.metadata.name] = event.object.spec.health_check_node_port or 0
         elif isinstance(event, Delete):
-            del held[event.key.name]
+            del held[event.name]

@@ -285,7 +285,7 @@ def test_a_bad_source_range_is_left_out_and_named(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "expected", "complaints"),
+    ("spec", "expected", "problem_count"),
     [
         ({}, 0, 0),
         ({"sessionAffinity": "None"}, 0, 0),
@@ -318,9 +318,9 @@ def test_a_bad_source_range_is_left_out_and_named(text: str) -> None:
         ),
     ],
 )
-def test_session_affinity(spec: Json, expected: int, complaints: int) -> None:
+def test_session_affinity(spec: Json, expected: int, problem_count: int) -> None:
     assert facts(**spec).affinity_seconds == expected
-    assert len(problems(**spec)) == complaints
+    assert len(problems(**spec)) == problem_count
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_the_internal_policy(policy: str | None, expected: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "expected", "complaint"),
+    ("spec", "expected", "is_problem"),
     [
         ({"type": "LoadBalancer", **LOCAL, "healthCheckNodePort": 32000}, 32000, False),
         ({"type": "LoadBalancer", **LOCAL}, 0, True),
@@ -362,10 +362,10 @@ def test_the_internal_policy(policy: str | None, expected: bool) -> None:
     ],
 )
 def test_the_health_check_port_is_for_load_balancers_with_local_policy(
-    spec: Json, expected: int, complaint: bool
+    spec: Json, expected: int, is_problem: bool
 ) -> None:
     assert facts(**spec).health_check_node_port == expected
-    assert problems(**spec) == (("Service has no healthcheck nodeport",) if complaint else ())
+    assert problems(**spec) == (("Service has no healthcheck nodeport",) if is_problem else ())
 
 
 # --- wrong shapes ---

@@ -225,7 +225,7 @@ def test_hints(hints: Json | None, zones: set[str], nodes: set[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected", "complaints"),
+    ("text", "expected", "problem_count"),
     [
         ("1970-01-01T00:01:40Z", 100.0, 0),
         ("1970-01-01T00:01:40.25Z", 100.25, 0),
@@ -238,11 +238,11 @@ def test_hints(hints: Json | None, zones: set[str], nodes: set[str]) -> None:
         ("x" * 1_000_000, None, 1),
     ],
 )
-def test_the_trigger_time(text: str | None, expected: float | None, complaints: int) -> None:
+def test_the_trigger_time(text: str | None, expected: float | None, problem_count: int) -> None:
     annotations = {} if text is None else {objects.TRIGGER_TIME_ANNOTATION: text}
     found = decoded(annotations=annotations)
     assert found.trigger_time == expected
-    assert len(found.problems) == complaints
+    assert len(found.problems) == problem_count
     assert all(len(problem) < 200 for problem in found.problems)
 
 

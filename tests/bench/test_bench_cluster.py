@@ -52,22 +52,22 @@ async def test_an_interrupted_measure_is_cleared_up(tmp_path: Path) -> None:
     await feed.cluster.add_service(3)
 
 
-async def test_jobs_are_all_done_and_progress_is_told() -> None:
+async def test_jobs_are_all_done_and_progress_is_reported() -> None:
     """Each once, and the last word is that all are done."""
     done: list[int] = []
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
 
     async def job(number: int) -> None:
         done.append(number)
 
     jobs = [lambda n=n: job(n) for n in range(250)]
-    await in_parallel(jobs, lambda now, total: told.append((now, total)))
+    await in_parallel(jobs, lambda now, total: reported.append((now, total)))
     assert sorted(done) == list(range(250))
-    assert told[-1] == (250, 250)
+    assert reported[-1] == (250, 250)
 
 
 async def test_a_failed_job_is_not_swallowed() -> None:
-    """The caller hears about it."""
+    """The caller gets the error."""
 
     async def fails() -> None:
         raise ValueError("no")

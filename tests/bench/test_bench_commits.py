@@ -81,7 +81,7 @@ async def test_each_nftables_transaction_is_one_commit(namespace: None) -> None:
 
 
 @pytest.mark.kernel
-async def test_commits_of_ipv4_are_told_from_those_of_ipv6(namespace: None) -> None:
+async def test_commits_of_ipv4_are_distinguished_from_those_of_ipv6(namespace: None) -> None:
     """What changes nothing of IPv4 is no commit for this clock."""
     clock = nft_ipv4_clock()
     for text in ("add table ip6 t\n", "add table inet t\n"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kpctl.bench.aims import AIMS, judge
+from kpctl.bench.aims import AIMS, check_aims
 from kpctl.bench.chart import Line, Point, draw_chart, ticks
 from kpctl.bench.document import NOTES, format_figure, format_row, write_document
 from kpctl.bench.growth import Cost, GrowthRow
@@ -72,20 +72,20 @@ def test_axes_are_marked_at_round_numbers() -> None:
     assert ticks(0.1, 20000) == [0.1, 1, 10, 100, 1000, 10000]
 
 
-def test_aims_are_judged_by_the_record_of_their_size() -> None:
+def test_aims_are_compared_with_the_record_of_their_size() -> None:
     """Met, missed and not measured."""
     aim = AIMS[0]
-    (met, *others) = judge([record(aim.name, aim.size, ours=1, upstream=aim.ratio)])
+    (met, *others) = check_aims([record(aim.name, aim.size, ours=1, upstream=aim.ratio)])
     assert met.is_met is True
     assert {verdict.is_met for verdict in others} == {None}
-    assert judge([record(aim.name, aim.size, ours=1, upstream=1)])[0].is_met is False
+    assert check_aims([record(aim.name, aim.size, ours=1, upstream=1)])[0].is_met is False
 
 
 def test_a_limit_below_the_aim_decides_nothing() -> None:
     """Upstream was cut off before it was slow enough to tell."""
     aim = AIMS[0]
     cut = record(aim.name, aim.size, ours=1, upstream=1, more_than=(UPSTREAM,))
-    assert judge([cut])[0].is_met is None
+    assert check_aims([cut])[0].is_met is None
 
 
 def test_the_document_has_everything_and_the_notes(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_the_terminal_shows_good_and_bad() -> None:
     assert ">2" in captured.get()
 
 
-def test_growth_is_told_by_name_and_number() -> None:
+def test_growth_is_shown_by_name_and_number() -> None:
     """A count that grows is named with both sizes."""
     small, large = Cost(100, 1, 50, 1, 1, 1), Cost(104, 1, 500, 1, 1, 1)
     row = GrowthRow("nftables", "endpoint added", ((Size(200), small), (Size(2000), large)))

@@ -5,12 +5,18 @@ from collections.abc import Iterator, Sequence
 import pytest
 from click.testing import CliRunner
 
-from kpctl.bench.growth import DryBackend, DrySink, GrowthRow, measure_costs, mode_growth
+from kpctl.bench.growth import (
+    DryBackend,
+    DrySink,
+    GrowthRow,
+    default_backend,
+    measure_costs,
+    mode_growth,
+)
 from kpctl.bench.records import Size
 from kpctl.cli import main
-from kubeproxy.facts.ids import Family
-from kubeproxy.modes.base import Batch, Change, Item, ModeOptions, Sink, Value
-from kubeproxy.modes.registry import load_mode, mode_names
+from kubeproxy.modes.base import AnyChange, AnyItem, AnySink, AnyValue, Batch
+from kubeproxy.modes.registry import mode_names
 
 SIZES = (Size(120), Size(1200))
 """Both beyond a thousand endpoints, where rules get shorter and one change rewrites them all."""
@@ -28,27 +34,27 @@ def test_one_change_takes_the_same_work_at_any_size(mode: str) -> None:
 class _RewritingSink(DrySink):
     """Sends everything it knows with every change, as some proxies do."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: AnySink) -> None:
         super().__init__(sink)
-        self._known: dict[Item, Value] = {}
+        self._known: dict[AnyItem, AnyValue] = {}
 
-    def compile(self, changes: Sequence[Change]) -> Iterator[Batch]:
+    def compile(self, changes: Sequence[AnyChange]) -> Iterator[Batch[object]]:
         self._known |= {change.item: change.new for change in changes}
         yield Batch(tuple(changes), None, sum(len(str(item)) for item in self._known))
 
 
 class _Rewriting(DryBackend):
     def __init__(self) -> None:
-        super().__init__(load_mode("iptables").create(Family.IPV4, ModeOptions()))
+        super().__init__(default_backend("iptables"))
         self._rewriting = tuple(_RewritingSink(sink) for sink in super().sinks)
 
     @property
-    def sinks(self) -> Sequence[Sink]:
+    def sinks(self) -> Sequence[AnySink]:
         return self._rewriting
 
 
 async def test_a_mode_that_rewrites_everything_is_found_out() -> None:
-    """Bytes and steps that grow with the cluster are told."""
+    """Bytes and steps that grow with the cluster are reported."""
     found = [(size, await measure_costs(_Rewriting(), size)) for size in (SIZES[0], Size(360))]
     costs = tuple((size, at_size["endpoint added"]) for size, at_size in found)
     grown = GrowthRow("bad", "endpoint added", costs).grown()

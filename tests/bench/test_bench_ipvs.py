@@ -41,18 +41,18 @@ def _measured(effort: IpvsEffort) -> set[tuple[str, str]]:
         built("kube-proxy")
     except NoGo as error:
         pytest.skip(f"nothing to compare with: {error}")
-    heard: list[Measurement] = []
+    collected: list[Measurement] = []
     measure_ipvs(
         effort,
-        told=lambda text: None,
-        found=heard.extend,
+        started=lambda text: None,
+        found=collected.extend,
         is_over=lambda what: False,
     )
     # Ten changes may cost less than one tick of the clock that counts processor time.
     may_be_zero = "rolling update of 10 endpoints, CPU"
     return {
         (m.program, m.name)
-        for m in heard
+        for m in collected
         if not m.is_limit and (m.value > 0 or m.name == may_be_zero)
     }
 

@@ -41,7 +41,7 @@ def network() -> Iterator[PrivateNetwork]:
 
 
 @pytest.mark.kernel
-def test_a_proxy_that_ends_is_told_with_its_last_words(
+def test_a_proxy_that_ends_is_reported_with_its_last_lines(
     network: PrivateNetwork, tmp_path: Path
 ) -> None:
     """A benchmark of a dead proxy would measure nothing."""

@@ -9,13 +9,13 @@ from kpctl.apiserver.build import NoGo, built
 from kpctl.bench.control import Limits
 from kpctl.bench.modes import measure_mode, modes_with_figures
 from kpctl.bench.records import OURS, UPSTREAM, Measurement, Record, Size
-from kpctl.bench.run import Options, Told, run_benchmark
+from kpctl.bench.run import Options, Progress, run_benchmark
 from kpctl.bench.traffic import Effort
 from kubeproxy.errors import Unsupported
 
 
 def _nothing(text: str) -> None:
-    """Nobody looks."""
+    """Ignore progress."""
 
 
 @pytest.fixture
@@ -34,10 +34,10 @@ def programs() -> None:
 @pytest.mark.timeout(240)
 def test_both_programs_are_measured_in_both_modes(programs: None) -> None:
     """Every record has both sides, from the kernel's clock, and packets went through."""
-    heard: list[Measurement] = []
+    measurements: list[Measurement] = []
 
     def found(measured: Sequence[Measurement]) -> None:
-        heard.extend(measured)
+        measurements.extend(measured)
 
     options = Options(
         sizes=(Size(20, 2),),
@@ -49,14 +49,14 @@ def test_both_programs_are_measured_in_both_modes(programs: None) -> None:
         with_many=False,
         with_modes=False,
     )
-    results = run_benchmark(options, Told(_nothing, found))
+    results = run_benchmark(options, Progress(_nothing, found))
     records = {(record.mode, record.name): record for record in results.records}
     assert {mode for mode, _ in records} == {"nftables", "iptables"}
     for name in ("cold start", "endpoint replaced", "Service added", "memory, peak"):
         for mode in ("nftables", "iptables"):
             assert _is_complete(records[mode, name]), records[mode, name]
     assert records["nftables", "connect, last service, p50"].direct
-    assert {m.program for m in heard} >= {OURS, UPSTREAM}
+    assert {m.program for m in measurements} >= {OURS, UPSTREAM}
 
 
 @pytest.mark.kernel
@@ -76,7 +76,7 @@ def test_many_changes_are_measured_at_the_full_rate(programs: None) -> None:
         with_data=False,
         with_modes=False,
     )
-    results = run_benchmark(options, Told(_nothing, lambda _: None))
+    results = run_benchmark(options, Progress(_nothing, lambda _: None))
     found = {record.name: record.ours for record in results.records}
     assert (found["churn of 1000 changes/s, served"] or 0) > 500
     assert (found["churn of 1000 changes/s, CPU"] or 0) > 0
@@ -95,7 +95,7 @@ def test_a_mode_that_has_no_counterpart_is_refused() -> None:
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
     with pytest.raises(Unsupported, match="userspace"):
-        run_benchmark(Options(modes=("userspace",)), Told(_nothing, lambda _: None))
+        run_benchmark(Options(modes=("userspace",)), Progress(_nothing, lambda _: None))
 
 
 def test_a_budget_of_nothing_measures_nothing_and_says_so() -> None:
@@ -103,7 +103,7 @@ def test_a_budget_of_nothing_measures_nothing_and_says_so() -> None:
     if os.geteuid() != 0:
         pytest.skip("the benchmark needs root")
     options = Options(budget_seconds=0, with_control=False, with_data=False)
-    results = run_benchmark(options, Told(_nothing, lambda _: None))
+    results = run_benchmark(options, Progress(_nothing, lambda _: None))
     assert results.records == ()
     assert any("spine" in note for note in results.notes)
 
@@ -121,6 +121,6 @@ def test_a_modes_own_figures_are_sentences() -> None:
 
 
 def test_a_benchmark_that_takes_too_long_is_stopped() -> None:
-    """What it had said until then counts, and that it was stopped is told."""
+    """What it had printed until then counts, and the limit is reported as its problem."""
     found = measure_mode("spine", limit_seconds=0.01)
     assert "stopped" in found.problem

@@ -13,7 +13,7 @@ import pytest
 
 from kubeproxy.config.command import Exit, Settings, parse_command_line, start_logging
 from kubeproxy.config.usage import help_text, usage_text
-from kubeproxy.logs import get_verbosity, stop_logging
+from kubeproxy.logs import get_logger, stop_logging
 
 HEAD = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 HEADER = r"[IE]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ \w+\.py:\d+\] "
@@ -176,7 +176,7 @@ def test_settings_carry_everything(tmp_path: Path) -> None:
     assert settings.hostname_override == "node"
     assert settings.config_file == str(path)
     assert settings.config_content == path.read_bytes()
-    assert settings.extensions.manifests == "/m"
+    assert settings.extensions.text("manifests") == "/m"
     assert not settings.gates.enabled("AllowServiceExternalIPs")
     assert settings.flag_values["v"] == "2" and settings.flag_values["proxy-mode"] == ""
     assert [entry.message for entry in settings.early] == [
@@ -193,19 +193,20 @@ def test_a_host_name_from_the_file_is_trimmed_when_used(tmp_path: Path) -> None:
     assert run(f"--config={path}").hostname_override == "node"
 
 
-def test_logging_starts_with_what_was_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logging_starts_with_the_messages_from_before(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     start_logging(run("-v1", "--healthz-port=1", "--logging-format=json"))
     try:
-        verbosity = get_verbosity()
+        log = get_logger("kubeproxy.some_module")
+        enabled = [level for level in range(4) if log.v(level).enabled]
     finally:
         stop_logging()
     notice, early, *flags = stderr.getvalue().splitlines()
     assert notice.startswith("Flag --healthz-port has been deprecated")
     assert body(early) == '"Using iptables proxy"'
     assert json.loads(flags[0])["msg"] == 'FLAG: --bind-address="0.0.0.0"'
-    assert verbosity == 1
+    assert enabled == [0, 1]
 
 
 def test_answering_the_version_loads_nothing_heavy() -> None:

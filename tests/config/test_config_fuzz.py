@@ -1,4 +1,4 @@
-"""Whatever is typed or written into a file is answered, never crashed on."""
+"""Any command line and any file is used or refused with an error, and never crashes."""
 
 from __future__ import annotations
 

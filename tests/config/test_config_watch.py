@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.config.watch import Change, ConfigWatch
+from kubeproxy.config.watch import ConfigWatch, FileChange
 from kubeproxy.errors import KernelError
 
 CONTENT = b"mode: ipvs\n"
@@ -71,30 +71,27 @@ def write_a_neighbour(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "change", "upstream"),
+    ("act", "change"),
     [
-        (write, Change.WRITTEN, True),
-        (write_the_same, Change.WRITTEN, True),
-        (rename_away, Change.RENAMED, True),
-        (replace, Change.REPLACED, False),
-        (delete, Change.DELETED, False),
-        (touch, None, False),
-        (change_mode, None, False),
-        (replace_with_the_same, None, False),
-        (write_a_neighbour, None, False),
+        (write, FileChange.WRITTEN),
+        (write_the_same, FileChange.WRITTEN),
+        (rename_away, FileChange.RENAMED),
+        (replace, FileChange.REPLACED),
+        (delete, FileChange.DELETED),
+        (touch, None),
+        (change_mode, None),
+        (replace_with_the_same, None),
+        (write_a_neighbour, None),
     ],
 )
 def test_an_action_is_noticed_or_not(
     watch: ConfigWatch,
     config: Path,
     act: Callable[[Path], None],
-    change: Change | None,
-    upstream: bool,
+    change: FileChange | None,
 ) -> None:
     act(config)
-    found = watch.take()
-    assert found is change
-    assert found is None or found.is_noticed_upstream is upstream
+    assert watch.take() is change
 
 
 def test_after_a_replacement_with_the_same_content_writes_are_noticed(
@@ -103,7 +100,7 @@ def test_after_a_replacement_with_the_same_content_writes_are_noticed(
     replace_with_the_same(config)
     assert watch.take() is None
     write(config)
-    assert watch.take() is Change.WRITTEN
+    assert watch.take() is FileChange.WRITTEN
 
 
 class ConfigMap:
@@ -130,7 +127,7 @@ def test_a_switched_config_map_is_noticed(tmp_path: Path) -> None:
     volume = ConfigMap(tmp_path)
     with ConfigWatch(volume.path, CONTENT) as watch:
         volume.publish(OTHER)
-        assert watch.take() is Change.SWITCHED
+        assert watch.take() is FileChange.SWITCHED
 
 
 def test_a_config_map_whose_other_files_changed_is_not(tmp_path: Path) -> None:
@@ -140,7 +137,7 @@ def test_a_config_map_whose_other_files_changed_is_not(tmp_path: Path) -> None:
         volume.publish(CONTENT)
         assert watch.take() is None
         volume.publish(OTHER)
-        assert watch.take() is Change.SWITCHED
+        assert watch.take() is FileChange.SWITCHED
 
 
 def test_a_link_elsewhere_is_followed(tmp_path: Path) -> None:
@@ -151,7 +148,7 @@ def test_a_link_elsewhere_is_followed(tmp_path: Path) -> None:
     link.symlink_to(real)
     with ConfigWatch(link / "file", CONTENT) as watch:
         replace(real / "file")
-        assert watch.take() is Change.REPLACED
+        assert watch.take() is FileChange.REPLACED
 
 
 async def test_waiting_ends_with_the_first_change(watch: ConfigWatch, config: Path) -> None:
@@ -163,14 +160,14 @@ async def test_waiting_ends_with_the_first_change(watch: ConfigWatch, config: Pa
         await asyncio.sleep(0)
         assert not waiting.done()
         write(config)
-        assert await waiting is Change.WRITTEN
+        assert await waiting is FileChange.WRITTEN
 
 
 async def test_a_change_made_before_watching_counts(config: Path) -> None:
     write(config)
     with ConfigWatch(config, CONTENT) as watch:
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            assert await watch.changed() is Change.WRITTEN
+            assert await watch.changed() is FileChange.WRITTEN
 
 
 def test_a_file_that_is_not_there_cannot_be_watched(tmp_path: Path) -> None:

@@ -146,6 +146,10 @@ def test_deprecated_flags_are_announced() -> None:
             'invalid argument "vx" for "--version" flag: could not parse "vx" as version',
         ),
         (
+            ['--nodeport-addresses="a'],
+            'invalid argument "\\"a" for "--nodeport-addresses" flag: unexpected end of data',
+        ),
+        (
             ["--proxy-port-range=9-8"],
             'invalid argument "9-8" for "--proxy-port-range" flag: "9-8" is not a valid port '
             "range: ports must be 1-65535, ascending",

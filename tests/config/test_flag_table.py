@@ -164,7 +164,7 @@ def test_every_extension_flag_fills_its_own_setting(tmp_path: Path) -> None:
     config.write_text(MINIMAL)
     argv = [f"--{name}={text}" for name, (text, _) in EXTENSION_SAMPLES.items()]
     extensions = load(parse_flags([f"--config={config}", *argv])).extensions
-    shown = {flag.name: getattr(extensions, flag.path) for flag in EXTENSION_FLAGS}
+    shown = {flag.name: extensions.values[flag.name] for flag in EXTENSION_FLAGS}
     assert shown == {name: value for name, (_, value) in EXTENSION_SAMPLES.items()}
 
 

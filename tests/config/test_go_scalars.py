@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeproxy.go import text as gotext
+from kubeproxy.go.floats import format_float, format_json_number, parse_float32
+from kubeproxy.go.hostport import split_host_port
 from kubeproxy.go.quantity import Quantity, parse_quantity
 from kubeproxy.go.quoting import quote
+from kubeproxy.go.text import parse_bool, parse_int32, parse_uint31
 
 
 @pytest.mark.parametrize(
@@ -19,30 +21,30 @@ from kubeproxy.go.quoting import quote
      ("1_000", 1000), ("0", 0), ("-2147483648", -(1 << 31))],
 )  # fmt: skip
 def test_integers_of_any_base(text: str, value: int) -> None:
-    assert gotext.parse_int32(text) == value
+    assert parse_int32(text) == value
 
 
 @pytest.mark.parametrize(
     ("parse", "text", "error"),
     [
-        (gotext.parse_int32, "x", 'strconv.ParseInt: parsing "x": invalid syntax'),
-        (gotext.parse_int32, "", 'strconv.ParseInt: parsing "": invalid syntax'),
-        (gotext.parse_int32, "1.5", 'strconv.ParseInt: parsing "1.5": invalid syntax'),
-        (gotext.parse_int32, "08", 'strconv.ParseInt: parsing "08": invalid syntax'),
+        (parse_int32, "x", 'strconv.ParseInt: parsing "x": invalid syntax'),
+        (parse_int32, "", 'strconv.ParseInt: parsing "": invalid syntax'),
+        (parse_int32, "1.5", 'strconv.ParseInt: parsing "1.5": invalid syntax'),
+        (parse_int32, "08", 'strconv.ParseInt: parsing "08": invalid syntax'),
         (
-            gotext.parse_int32,
+            parse_int32,
             "2147483648",
             'strconv.ParseInt: parsing "2147483648": value out of range',
         ),
-        (gotext.parse_uint31, "-1", 'strconv.ParseUint: parsing "-1": invalid syntax'),
+        (parse_uint31, "-1", 'strconv.ParseUint: parsing "-1": invalid syntax'),
         (
-            gotext.parse_uint31,
+            parse_uint31,
             "2147483648",
             'strconv.ParseUint: parsing "2147483648": value out of range',
         ),
-        (gotext.parse_bool, "yes", 'strconv.ParseBool: parsing "yes": invalid syntax'),
-        (gotext.parse_float32, "a", 'strconv.ParseFloat: parsing "a": invalid syntax'),
-        (gotext.parse_float32, "1e40", 'strconv.ParseFloat: parsing "1e40": value out of range'),
+        (parse_bool, "yes", 'strconv.ParseBool: parsing "yes": invalid syntax'),
+        (parse_float32, "a", 'strconv.ParseFloat: parsing "a": invalid syntax'),
+        (parse_float32, "1e40", 'strconv.ParseFloat: parsing "1e40": value out of range'),
     ],
 )
 def test_errors_have_gos_words(parse: Callable[[str], object], text: str, error: str) -> None:
@@ -53,19 +55,27 @@ def test_errors_have_gos_words(parse: Callable[[str], object], text: str, error:
 
 @pytest.mark.parametrize("word", ["1", "t", "T", "TRUE", "true", "True"])
 def test_words_for_true(word: str) -> None:
-    assert gotext.parse_bool(word) is True
+    assert parse_bool(word) is True
 
 
 @pytest.mark.parametrize("word", ["0", "f", "F", "FALSE", "false", "False"])
 def test_words_for_false(word: str) -> None:
-    assert gotext.parse_bool(word) is False
+    assert parse_bool(word) is False
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(5.0, "5"), (2.5, "2.5"), (-1.0, "-1"), (0.1, "0.1"), (0.0, "0")]
 )
 def test_floats_are_short(value: float, text: str) -> None:
-    assert gotext.format_float(value) == text
+    assert format_float(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(5, "5"), (5.0, "5"), (2.5, "2.5"), (1e20, "1" + "0" * 20), (1e21, "1e+21"), (1e-7, "1e-7")],
+)
+def test_numbers_in_json_errors_have_short_exponents(value: float, text: str) -> None:
+    assert format_json_number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -95,7 +105,7 @@ def test_quoting(text: str, quoted: str) -> None:
     ],
 )
 def test_host_and_port_are_split(text: str, pair: tuple[str, str]) -> None:
-    assert gotext.split_host_port(text) == pair
+    assert split_host_port(text) == pair
 
 
 @pytest.mark.parametrize(
@@ -115,13 +125,13 @@ def test_host_and_port_are_split(text: str, pair: tuple[str, str]) -> None:
 )
 def test_bad_host_and_port_say_why(text: str, reason: str) -> None:
     with pytest.raises(ValueError) as caught:
-        gotext.split_host_port(text)
+        split_host_port(text)
     assert str(caught.value) == f"address {text}: {reason}"
 
 
 def test_an_empty_address_is_not_shown() -> None:
     with pytest.raises(ValueError, match=r"^missing port in address$"):
-        gotext.split_host_port("")
+        split_host_port("")
 
 
 @pytest.mark.parametrize(
@@ -162,6 +172,6 @@ def test_bad_suffixes_are_named(text: str) -> None:
     st.integers(min_value=0, max_value=1 << 50),
     st.sampled_from(["", "k", "M", "Ki", "Mi", "e3", "m"]),
 )
-def test_the_canonical_form_says_the_same(number: int, suffix: str) -> None:
+def test_the_canonical_form_has_the_same_value(number: int, suffix: str) -> None:
     quantity = parse_quantity(f"{number}{suffix}")
     assert parse_quantity(quantity.text) == quantity

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from kpctl.places.scratch import scratch_namespace
-from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.conntrack.table import Cleaned, ConntrackTable, clean_udp
-from kubeproxy.kernel.conntrack.wire import NEW, Flow, list_request, parse_listing
+from kubeproxy.facts.ids import Family, Protocol
+from kubeproxy.kernel.conntrack.table import Cleaned, Conntrack, clean_udp
+from kubeproxy.kernel.conntrack.wire import IPCTNL_MSG_CT_NEW, Flow, format_listing, parse_listing
 from kubeproxy.kernel.netlink import codec
 
-UDP, TCP = 17, 6
+UDP, TCP = Protocol.UDP.number, Protocol.TCP.number
+CREATE = codec.NLM_F_CREATE | codec.NLM_F_EXCL
 CLIENT4, CLIENT6 = "192.0.2.1", "2001:db8::1"
 
 
@@ -35,7 +36,7 @@ def entry(
     is_six = ":" in destination[0]
     client = (CLIENT6 if is_six else CLIENT4, source_port)
     parts = [
-        codec.nfgen(10 if is_six else 2),
+        codec.nfgen(Family.IPV6.af if is_six else Family.IPV4.af),
         one_way(1, client, destination, protocol),
         one_way(2, reply_source, client, protocol),
         codec.attr_be32(7, 600),
@@ -70,13 +71,13 @@ def one_way(
 
 
 def insert(*entries: bytes) -> None:
-    with ConntrackTable(Family.IPV4) as table:
+    with Conntrack(Family.IPV4) as table:
         for body in entries:
-            table.request(NEW, body, codec.NLM_F_CREATE | codec.NLM_F_EXCL, what="insert")
+            table.request(IPCTNL_MSG_CT_NEW, body, CREATE, what="insert")
 
 
 def listed(family: Family = Family.IPV4, destination: bytes = b"") -> set[tuple[bytes, bytes]]:
-    with ConntrackTable(family) as table:
+    with Conntrack(family) as table:
         return {(f.destination, f.reply_source) for fs in table.listing(destination) for f in fs}
 
 
@@ -177,9 +178,9 @@ def test_flows_in_zones_are_found_and_deleted() -> None:
 @pytest.mark.kernel
 @pytest.mark.usefixtures("namespace")
 def test_a_flow_that_has_gone_counts_as_deleted() -> None:
-    """Somebody else may have been quicker; that is no error."""
+    """Another process may have been quicker; that is no error."""
     insert(entry(("10.96.90.2", 514), ("10.244.1.102", 5514)))
-    with ConntrackTable(Family.IPV4) as table:
+    with Conntrack(Family.IPV4) as table:
         flows = [flow for flows in table.listing() for flow in flows]
         assert table.delete(flows) == []
         assert table.delete(flows) == []
@@ -191,14 +192,14 @@ def test_a_flow_that_has_gone_counts_as_deleted() -> None:
 def test_a_flow_with_equal_ends_but_another_id_is_not_deleted() -> None:
     """It began after the list was made."""
     insert(entry(("10.96.90.2", 514), ("10.244.1.102", 5514)))
-    with ConntrackTable(Family.IPV4) as table:
+    with Conntrack(Family.IPV4) as table:
         (flow,) = [flow for flows in table.listing() for flow in flows]
         older = flow._replace(attributes=flow.attributes + codec.attr_be32(12, 1))
         assert table.delete([older]) == []
         assert listed() == {(VIP, ENDPOINT)}
 
 
-def message(body: bytes, kind: int = NEW, flags: int = 0) -> bytes:
+def message(body: bytes, kind: int = IPCTNL_MSG_CT_NEW, flags: int = 0) -> bytes:
     return codec.message(kind, flags, 1, body)
 
 
@@ -242,4 +243,4 @@ def test_what_identifies_a_flow_does_not_change_with_its_counters() -> None:
     """The tuple, the zone and the id; not time-outs or status."""
     plain = entry(("10.96.90.2", 514), ("10.244.1.102", 5514), zone=7)[4:]
     assert Flow(VIP, ENDPOINT, plain).key == Flow(VIP, ENDPOINT, plain + codec.attr_be32(7, 1)).key
-    assert list_request(Family.IPV4) != list_request(Family.IPV4, VIP)
+    assert format_listing(Family.IPV4) != format_listing(Family.IPV4, VIP)

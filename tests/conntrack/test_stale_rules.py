@@ -96,7 +96,7 @@ def test_the_first_endpoint_cuts_flows_that_went_nowhere() -> None:
 
 
 def test_a_removed_service_takes_its_translated_flows_along() -> None:
-    """Flows to its former endpoints go; untranslated ones, of somebody else, stay."""
+    """Flows to its former endpoints go; untranslated ones, of other programs, stay."""
     rules = stale_rules([(planned(SERVING), None)], NODE)
     assert stale(rules, "10.96.90.2:514", "10.244.1.102:5514")
     assert stale(rules, "192.0.2.10:30514", "10.244.1.102:5514")

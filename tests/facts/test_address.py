@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeproxy.facts.address import contains, join_host_port, parse_cidr, parse_ip
+from kubeproxy.facts.address import (
+    contains,
+    join_host_port,
+    pack_address,
+    parse_cidr,
+    parse_ip,
+    unpack_address,
+)
 from kubeproxy.facts.ids import Family
 
 
@@ -85,3 +92,15 @@ def test_contains_needs_the_same_family() -> None:
 def test_host_and_port_are_joined_with_brackets_for_ipv6() -> None:
     assert join_host_port("10.0.0.1", 80) == "10.0.0.1:80"
     assert join_host_port("fd00::1", 80) == "[fd00::1]:80"
+
+
+ipv4 = st.binary(min_size=4, max_size=4)
+groups = st.sampled_from([b"\0\0", b"\0\1", b"\xfd\0", b"\xff\xff"])
+ipv6 = st.lists(groups, min_size=8, max_size=8).map(b"".join) | st.binary(min_size=16, max_size=16)
+
+
+@given(ipv4 | ipv6)
+def test_addresses_are_packed_and_unpacked_as_the_standard_library_does(raw: bytes) -> None:
+    text = str(ipaddress.ip_address(raw))
+    assert unpack_address(raw) == text
+    assert pack_address(text) == raw

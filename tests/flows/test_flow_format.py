@@ -10,11 +10,11 @@ from kpctl.flows.flow import Apply, StopLoad, parse_flow
 from kpctl.flows.objects import World, service_manifest, slice_manifests
 from kpctl.flows.run import run_traced
 from kpctl.flows.text import (
-    Answers,
     EndpointText,
     Expected,
     Packet,
     PortText,
+    Responders,
     parse_endpoint,
     parse_expected,
     parse_packet,
@@ -61,19 +61,19 @@ def test_packets(text: str, packet: Packet) -> None:
     ("text", "expected"),
     [
         ("dropped", Expected(Fate.DROPPED)),
-        ("web-a1", Expected(Fate.ANSWERED, (Answers(("web-a1",)),))),
+        ("web-a1", Expected(Fate.ANSWERED, (Responders(("web-a1",)),))),
         (
             "a or b sees c; d sees e, evenly, 30 times",
             Expected(
                 Fate.ANSWERED,
-                (Answers(("a", "b"), "c"), Answers(("d",), "e")),
+                (Responders(("a", "b"), "c"), Responders(("d",), "e")),
                 times=30,
                 is_even=True,
             ),
         ),
-        ("a, sticky", Expected(Fate.ANSWERED, (Answers(("a",)),), times=12, is_sticky=True)),
-        ("a, still b", Expected(Fate.ANSWERED, (Answers(("a",)),), still="b")),
-        ("a, not only b", Expected(Fate.ANSWERED, (Answers(("a",)),), not_only="b")),
+        ("a, sticky", Expected(Fate.ANSWERED, (Responders(("a",)),), times=12, is_sticky=True)),
+        ("a, still b", Expected(Fate.ANSWERED, (Responders(("a",)),), still="b")),
+        ("a, not only b", Expected(Fate.ANSWERED, (Responders(("a",)),), not_only="b")),
     ],
 )
 def test_fates(text: str, expected: Expected) -> None:
@@ -114,7 +114,7 @@ def test_endpoints() -> None:
         (small("x").replace("(http 9090)", "(blue)"), "'blue' in .* is no trait"),
         (small("x").replace("type:", "kind:"), "service 'web': .*unknown field `kind`"),
         (small("x").replace("packets:", "pakets:"), "step 1: 'pakets' is none of: packets, apply"),
-        (small("x") + "  - remove: nobody\n", "step 2 .remove.: there is no service 'nobody'"),
+        (small("x") + "  - remove: other\n", "step 2 .remove.: there is no service 'other'"),
         (small("x") + "  - {}\n", "step 2 must have one verb, has none"),
         (small("x") + "variants: [IPv5]\n", "variants are IPv4, IPv6, dual, not IPv5"),
         ("title: [", "flow broken: while parsing"),

@@ -42,7 +42,7 @@ RUNS = sorted(
 )
 
 
-class Bench:
+class LabSession:
     """A lab with its event loop, kept for all flows of one mode."""
 
     def __init__(self, topology: Topology, mode: str) -> None:
@@ -56,7 +56,7 @@ class Bench:
 
     def run(self, flow: Flow, variant: str) -> list[str]:
         families = families_of(variant)
-        # Cluster IPs of its own for each run: what the kernel remembers of one cannot meet another.
+        # Each run has cluster IPs of its own: the kernel still tracks flows of the runs before.
         block = CORPUS.index(flow) * len(VARIANTS) + VARIANTS.index(variant)
         world = World(self._topology, block=block, families=families)
         wrong = list(self._loop.run(self._runner.run(flow, world)))
@@ -69,17 +69,17 @@ class Bench:
         self._loop.close()
 
 
-class Benches:
-    """The bench of the mode under test; the one before is closed first."""
+class LabSessions:
+    """The lab of the mode under test. The one before is closed first."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
-        self._open: tuple[str, Bench] | None = None
+        self._open: tuple[str, LabSession] | None = None
 
-    def of(self, mode: str) -> Bench:
+    def of(self, mode: str) -> LabSession:
         if self._open is None or self._open[0] != mode:
             self.close()
-            self._open = (mode, Bench(self._topology, mode))
+            self._open = (mode, LabSession(self._topology, mode))
         return self._open[1]
 
     def close(self) -> None:
@@ -89,10 +89,10 @@ class Benches:
 
 
 @pytest.fixture(scope="module")
-def benches(topology: Topology) -> Iterator[Benches]:
+def sessions(topology: Topology) -> Iterator[LabSessions]:
     if os.geteuid() != 0:
         pytest.skip("the lab needs root")
-    made = Benches(topology)
+    made = LabSessions(topology)
     yield made
     made.close()
 
@@ -101,5 +101,7 @@ def benches(topology: Topology) -> Iterator[Benches]:
     ("mode", "flow", "variant"),
     [pytest.param(m, f, v, id=f"{m}-{f.name}-{v}") for m, f, v in RUNS],
 )
-def test_flow_holds_in_the_kernel(benches: Benches, mode: str, flow: Flow, variant: str) -> None:
-    assert benches.of(mode).run(flow, variant) == []
+def test_flow_holds_in_the_kernel(
+    sessions: LabSessions, mode: str, flow: Flow, variant: str
+) -> None:
+    assert sessions.of(mode).run(flow, variant) == []

@@ -13,14 +13,14 @@ from kpctl.flows.flow import Flow, load_flow
 from kpctl.flows.objects import World
 from kpctl.flows.run import MakeTracer, families_of, run_traced
 from kpctl.lab.topology import Topology
-from kubeproxy.modes.base import ModeOptions
+from kubeproxy.modes.iptables.options import Options
 
 CORPUS = [load_flow(path) for path in sorted((Path(__file__).parent / "corpus").glob("*.yaml"))]
 
 
 def _iptables(flow: Flow) -> MakeTracer:
     localhost = flow.proxy.get("iptables-localhost-nodeports") != "false"
-    options = ModeOptions(localhost_node_ports=localhost)
+    options = Options(localhost_node_ports=localhost)
     return partial(iptables_tracer.trace_plans, options=options)
 
 

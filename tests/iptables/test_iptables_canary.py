@@ -41,7 +41,7 @@ class World:
         self.chains = chains
         self.events = events
         self.sleeps: list[float] = []
-        self.heard: list[str] = []
+        self.drifts: list[str] = []
 
     async def sleep(self, seconds: float) -> None:
         self.sleeps.append(seconds)
@@ -59,39 +59,39 @@ class World:
 
     async def run(self) -> None:
         with pytest.raises(Stop):
-            await CanaryMonitor(self.chains, 30.0, self.sleep).run(self.heard.append)
+            await CanaryMonitor(self.chains, 30.0, self.sleep).run(self.drifts.append)
 
 
-async def test_a_flush_is_told_and_the_canary_set_again() -> None:
+async def test_a_flush_is_reported_and_the_canary_set_again() -> None:
     """One report per flush, after the interval."""
     world = World(Chains(), ["", "flush", "", "flush"])
     await world.run()
-    assert len(world.heard) == 2
-    assert "is gone from all tables" in world.heard[0]
+    assert len(world.drifts) == 2
+    assert "is gone from all tables" in world.drifts[0]
     assert world.chains.held == set(TABLES)
     assert world.sleeps == [30.0] * 5
 
 
-async def test_the_flush_must_be_over_before_it_is_told() -> None:
+async def test_the_flush_must_be_over_before_it_is_reported() -> None:
     """While other tables still have the canary, the flush is going on: wait in small steps."""
     world = World(Chains(), ["flush mangle", "", "flush nat", "flush filter"])
     await world.run()
-    assert len(world.heard) == 1
+    assert len(world.drifts) == 1
     assert world.sleeps == [30.0, 0.1, 0.1, 0.1, 30.0]
 
 
-async def test_a_partial_flush_is_told_after_five_seconds() -> None:
-    """Somebody removed the chain from one table only: inconsistent, but repaired all the same."""
+async def test_a_partial_flush_is_reported_after_five_seconds() -> None:
+    """The chain is gone from one table only: inconsistent, but repaired all the same."""
     world = World(Chains(), ["flush mangle"] + [""] * 60)
     await world.run()
-    assert "Inconsistent iptables state detected" in world.heard[0]
+    assert "Inconsistent iptables state detected" in world.drifts[0]
 
 
 async def test_a_held_lock_is_not_a_flush() -> None:
-    """Not being able to look says nothing about the chain."""
+    """While the tables cannot be read, nothing is known about the chain."""
     world = World(Chains(), ["lock", "", "unlock", ""])
     await world.run()
-    assert world.heard == []
+    assert world.drifts == []
 
 
 async def test_setting_the_canary_is_retried() -> None:
@@ -101,4 +101,4 @@ async def test_setting_the_canary_is_retried() -> None:
     world = World(chains, ["", "", ""])
     await world.run()
     assert chains.held == set(TABLES)
-    assert world.heard == []
+    assert world.drifts == []

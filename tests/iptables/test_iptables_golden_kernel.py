@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.fake_backend import FakeClock
+from tests.support.engine_kit import FakeClock
 from tests.support.iptables_golden import (
     GoldenCase,
     engines_of,
@@ -17,11 +17,10 @@ from tests.support.iptables_golden import (
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.nfacct.table import ensure_counter
 from kubeproxy.modes.iptables.cleanup import REMOVAL
 from kubeproxy.modes.iptables.mode import IptablesBackend
-from kubeproxy.modes.iptables.names import INVALID_COUNTER, LOCALHOST_COUNTER
 from kubeproxy.modes.iptables.sinks.canary import set_canary
+from kubeproxy.modes.iptables.sinks.counters import ensure_counters
 from kubeproxy.modes.netfilter.cleanup import clean_tables
 from kubeproxy.modes.netfilter.rules.text import TableText, parse_save
 from kubeproxy.modes.netfilter.sinks.xtables import Xtables
@@ -45,8 +44,7 @@ def tables_of(engine: Engine) -> Xtables:
 
 async def synced(engine: Engine) -> RoundReport:
     """A round, with canary and counters as a running proxy has them."""
-    for counter in (INVALID_COUNTER, LOCALHOST_COUNTER):
-        ensure_counter(counter)
+    ensure_counters()
     await set_canary(tables_of(engine))
     report = await engine.round()
     assert report.failures == ()
@@ -116,7 +114,7 @@ async def test_clean_up_leaves_what_upstream_leaves(
 
 
 async def test_clean_up_names_what_holds_on_to_our_chains(tmp_path: Path) -> None:
-    """A foreign rule that jumps to us keeps our chain alive; the message says so."""
+    """A foreign rule that jumps to us keeps our chain alive; the message names it."""
     case = load_case(GOLDEN / "clusterip-single")
     with scratch_namespace():
         engine = engines_of(case, tmp_path, FakeClock())[Family.IPV4]
@@ -131,7 +129,7 @@ async def test_clean_up_names_what_holds_on_to_our_chains(tmp_path: Path) -> Non
 
 @each_variant
 async def test_damage_is_repaired_by_a_full_sync(variant: str, tmp_path: Path) -> None:
-    """Whatever somebody deletes, adds or reorders in what is ours, the next full sync mends."""
+    """Whatever is deleted, added or reordered in what is ours, the next full sync mends it."""
     case = load_case(GOLDEN / "nodeport-local-with-local")
     damage = (
         "*nat\n:KUBE-SVC-HMFAIQMWVGP2FCNG - [0:0]\n"
@@ -146,7 +144,7 @@ async def test_damage_is_repaired_by_a_full_sync(variant: str, tmp_path: Path) -
         expected = parse_save(case.text("expected"))
         await tables_of(engine).restore(damage)
         assert await saved(tables_of(engine)) != expected
-        engine.report_drift("somebody meddled")
+        engine.report_drift("another program changed our chains")
         report = await engine.round()
         assert report.failures == ()
         assert report.drifted_items > 0
@@ -187,7 +185,7 @@ async def test_rule_counts_are_upstreams(case: GoldenCase, tmp_path: Path) -> No
             }
             for what in ("total", "last"):
                 for table in ("filter", "nat"):
-                    name = f"sync_proxy_rules_iptables_{what}"
+                    name = f"kubeproxy_sync_proxy_rules_iptables_{what}"
                     labels = f'{{ip_family="{family.value}",table="{table}"}}'
-                    expected = metrics[f"kubeproxy_{name}{labels}"]
+                    expected = metrics[f"{name}{labels}"]
                     assert measured[name, (("table", table),)] == expected

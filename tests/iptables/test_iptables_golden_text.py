@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.fake_backend import FakeClock
+from tests.support.engine_kit import FakeClock
 from tests.support.iptables_golden import GoldenCase, engines_of, load_cases
 
 from kubeproxy.facts.ids import Family

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
-from tests.support.fake_backend import FakeClock, FakeConntrack, Heard
+from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
 from tests.support.fake_xtables import FakeXtables
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
 from kubeproxy.facts.service import ServiceFacts
-from kubeproxy.modes.base import ModeOptions
+from kubeproxy.modes.base import AnySink
 from kubeproxy.modes.iptables.check import probe_features
 from kubeproxy.modes.iptables.mode import IptablesBackend
+from kubeproxy.modes.iptables.options import Options
 from kubeproxy.modes.iptables.scaffold import SCOPE
+from kubeproxy.modes.netfilter.options import ToolOptions
 from kubeproxy.modes.netfilter.rules.text import parse_save
 from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
 from kubeproxy.modes.netfilter.sinks.xtables import Tables, Xtables
@@ -83,9 +86,9 @@ class History:
     """A proxy without engine: store, plans, ledger, sink."""
 
     def __init__(self, tables: Tables) -> None:
-        self.backend = IptablesBackend(Family.IPV4, ModeOptions())
+        self.backend = IptablesBackend(Family.IPV4, Options())
         self.tables = tables
-        self.sink = NetfilterSink(tables, SCOPE)
+        self.sink: AnySink = NetfilterSink(tables, SCOPE)
         self.pipeline = Pipeline(self.backend, node())
 
     async def read(self) -> None:
@@ -162,8 +165,9 @@ async def test_a_cut_anywhere_and_a_restart_converge(
         for event in events:
             history.take(*event)
         history.pipeline.recompute()
-        batches = list(history.sink.compile(history.pipeline.ledger.difference()))
-        for batch in batches[: data.draw(st.integers(0, len(batches)))]:
+        changes = history.pipeline.ledger.difference()
+        cut = data.draw(st.integers(0, len(list(history.sink.compile(changes)))))
+        for batch in islice(history.sink.compile(changes), cut):
             await history.sink.apply(batch)
         successor = History(tables)
         history.copy_facts_to(successor)
@@ -191,7 +195,7 @@ async def test_histories_in_a_kernel_end_like_a_fresh_start(
 ) -> None:
     """The same with the real tools: iptables-save after increments equals that after one sync."""
     with scratch_namespace():
-        tables = Xtables(Family.IPV4, variant=variant)
+        tables = Xtables(Family.IPV4, ToolOptions(variant=variant))
         await probe_features(tables)
         history = History(tables)
         await history.read()
@@ -202,7 +206,7 @@ async def test_histories_in_a_kernel_end_like_a_fresh_start(
             await history.sync()
         grown = await _settled(tables)
     with scratch_namespace():
-        tables = Xtables(Family.IPV4, variant=variant)
+        tables = Xtables(Family.IPV4, ToolOptions(variant=variant))
         await probe_features(tables)
         fresh = History(tables)
         history.copy_facts_to(fresh)
@@ -215,10 +219,14 @@ async def test_a_refused_service_does_not_stop_the_others() -> None:
     """The culprit is named, the rest goes through; once it is mended, so does it."""
     tables = FakeXtables()
     tables.refuse_containing = "recent"
-    backend = IptablesBackend(Family.IPV4, ModeOptions())
+    backend = IptablesBackend(Family.IPV4, Options())
     backend.netfilter = NetfilterSink(tables, SCOPE)
     engine = Engine(
-        backend, node(), clock=FakeClock(), listener=Heard(), clean_conntrack=FakeConntrack()
+        backend,
+        node(),
+        clock=FakeClock(),
+        listener=RecordedRounds(),
+        clean_conntrack=FakeConntrack(),
     )
     store = engine.pipeline.store
     names = [f"a/s{number}" for number in range(9)]

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, service
-from tests.support.fake_backend import FakeClock, FakeConntrack, Heard
+from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import Unsupported
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.kernel.nfacct.table import find_counter
+from kubeproxy.kernel.nfacct.table import Nfacct
 from kubeproxy.kernel.sysctl import ensure_sysctl, read_sysctl
-from kubeproxy.modes.base import ModeOptions
-from kubeproxy.modes.iptables.check import check_families
+from kubeproxy.modes.iptables.check import check
 from kubeproxy.modes.iptables.cleanup import cleanup
 from kubeproxy.modes.iptables.mode import IptablesBackend
 from kubeproxy.modes.iptables.names import INVALID_COUNTER, LOCALHOST_COUNTER
-from kubeproxy.modes.iptables.options import Features
+from kubeproxy.modes.iptables.options import Features, Options
+from kubeproxy.modes.netfilter.options import ToolOptions
 from kubeproxy.modes.netfilter.rules.text import TableText, parse_save
 from kubeproxy.modes.netfilter.sinks.xtables import Xtables
 from kubeproxy.sync.engine import Engine
@@ -31,12 +31,17 @@ pytestmark = pytest.mark.kernel
 ROUTE_LOCALNET = "net/ipv4/conf/all/route_localnet"
 
 
+def using(variant: str, sync_period_seconds: float = 30.0) -> Options:
+    """Options that insist on one variant of the tools."""
+    return Options(sync_period_seconds=sync_period_seconds, tools=ToolOptions(variant=variant))
+
+
 def engine_of(backend: IptablesBackend, on: NodeFacts | None = None) -> Engine:
     engine = Engine(
         backend,
         on or node(backend.family),
         clock=FakeClock(),
-        listener=Heard(),
+        listener=RecordedRounds(),
         clean_conntrack=FakeConntrack(),
     )
     engine.pipeline.store.set_service(service(node_port=30080, affinity_seconds=60))
@@ -54,11 +59,12 @@ async def test_starting_prepares_the_host(variant: str) -> None:
     """Localhost may be routed, the counters exist, and the tool's version is known."""
     with scratch_namespace():
         ensure_sysctl(ROUTE_LOCALNET, 0)
-        backend = IptablesBackend(Family.IPV4, ModeOptions(), variant=variant)
+        backend = IptablesBackend(Family.IPV4, using(variant))
         await backend.start(node())
         assert read_sysctl(ROUTE_LOCALNET) == "1"
-        assert backend.settings.features == Features()
-        assert find_counter(INVALID_COUNTER) is not None
+        assert backend.options.features == Features()
+        with Nfacct() as nfacct:
+            assert nfacct.find(INVALID_COUNTER) is not None
         assert backend.packet_count(LOCALHOST_COUNTER) == 0
         assert backend.packet_count("no such counter") is None
         assert backend.tables.is_nft is (variant == "nft")
@@ -67,13 +73,13 @@ async def test_starting_prepares_the_host(variant: str) -> None:
 @pytest.mark.parametrize(
     ("family", "options", "cidrs"),
     [
-        (Family.IPV6, ModeOptions(), ()),
-        (Family.IPV4, ModeOptions(localhost_node_ports=False), ()),
-        (Family.IPV4, ModeOptions(), ("192.0.2.0/24",)),
+        (Family.IPV6, Options(), ()),
+        (Family.IPV4, Options(localhost_node_ports=False), ()),
+        (Family.IPV4, Options(), ("192.0.2.0/24",)),
     ],
 )
 async def test_localhost_is_not_routed_needlessly(
-    family: Family, options: ModeOptions, cidrs: tuple[str, ...]
+    family: Family, options: Options, cidrs: tuple[str, ...]
 ) -> None:
     """Without node ports at 127.0.0.0/8 the parameter is left alone."""
     with scratch_namespace():
@@ -83,42 +89,40 @@ async def test_localhost_is_not_routed_needlessly(
 
 
 async def test_liberal_tcp_is_found_out_at_start() -> None:
-    """The kernel parameter decides, whoever set it."""
+    """The kernel parameter decides, whichever program set it."""
     with scratch_namespace():
         ensure_sysctl("net/netfilter/nf_conntrack_tcp_be_liberal", 1)
-        backend = IptablesBackend(Family.IPV4, ModeOptions())
+        backend = IptablesBackend(Family.IPV4, Options())
         await backend.start(node())
-        assert backend.settings.features.is_tcp_liberal
+        assert backend.options.features.is_tcp_liberal
 
 
 async def test_both_families_are_checked() -> None:
-    """A family that is switched off is named; one that works is not complained about."""
+    """A family that is switched off is named; one that works raises nothing."""
     with scratch_namespace():
-        await check_families(tuple(Family), ModeOptions())
+        await check(tuple(Family), Options())
         ensure_sysctl("net/ipv6/conf/all/disable_ipv6", 1)
-        await check_families((Family.IPV4,), ModeOptions())
+        await check((Family.IPV4,), Options())
         with pytest.raises(Unsupported, match="iptables is not available on this host : IPv6"):
-            await check_families((Family.IPV6,), ModeOptions())
+            await check((Family.IPV6,), Options())
 
 
 async def test_no_tools_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package is named."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unsupported, match='install the package "iptables"'):
-        await check_families((Family.IPV4,), ModeOptions())
+        await check((Family.IPV4,), Options())
 
 
 @pytest.mark.parametrize("variant", ["nft", "legacy"])
 async def test_a_flush_is_noticed_and_repaired(variant: str) -> None:
-    """Somebody flushes all tables; within an interval everything is back as it was."""
+    """Another program flushes all tables; within an interval everything is back as it was."""
     with scratch_namespace():
-        backend = IptablesBackend(
-            Family.IPV4, ModeOptions(sync_period_seconds=0.2), variant=variant
-        )
+        backend = IptablesBackend(Family.IPV4, using(variant, sync_period_seconds=0.2))
         engine = engine_of(backend)
         await backend.start(engine.pipeline.node)
-        heard: asyncio.Queue[str] = asyncio.Queue()
-        watching = asyncio.create_task(backend.watch(heard.put_nowait))
+        drifts: asyncio.Queue[str] = asyncio.Queue()
+        watching = asyncio.create_task(backend.watch(drifts.put_nowait))
         try:
             async with asyncio.timeout(10):
                 while not await backend.tables.has_chain("filter", "KUBE-PROXY-CANARY"):
@@ -129,7 +133,7 @@ async def test_a_flush_is_noticed_and_repaired(variant: str) -> None:
                 subprocess.run(
                     [f"iptables-{variant}-restore", "-w", "5"], input=flush.encode(), check=True
                 )
-                engine.report_drift(await heard.get())
+                engine.report_drift(await drifts.get())
                 report = await engine.round()
                 assert report.failures == ()
                 assert "KUBE-PROXY-CANARY" in report.drift
@@ -143,15 +147,15 @@ async def test_a_flush_is_noticed_and_repaired(variant: str) -> None:
 
 
 async def test_clean_up_of_both_families() -> None:
-    """After a run of both families nothing of ours is left, and nothing is complained about."""
+    """After a run of both families nothing of ours is left, and no problem is reported."""
     with scratch_namespace():
         for family in Family:
-            backend = IptablesBackend(family, ModeOptions())
+            backend = IptablesBackend(family, Options())
             engine = Engine(
                 backend,
                 node(family),
                 clock=FakeClock(),
-                listener=Heard(),
+                listener=RecordedRounds(),
                 clean_conntrack=FakeConntrack(),
             )
             await backend.start(engine.pipeline.node)
@@ -160,7 +164,7 @@ async def test_clean_up_of_both_families() -> None:
         for family in Family:
             left = {
                 chain
-                for table in await saved(Xtables(family))
+                for table in await saved(Xtables(family, ToolOptions()))
                 for chain in table.policies
                 if chain.startswith("KUBE-")
             }
@@ -169,7 +173,7 @@ async def test_clean_up_of_both_families() -> None:
 
 
 class Wrapped:
-    """An iptables-restore in front of the real one that can be told to fail."""
+    """An iptables-restore in front of the real one that can be made to fail."""
 
     def __init__(self, folder: Path, script: str) -> None:
         path = folder / "iptables-restore"
@@ -185,7 +189,7 @@ async def test_a_failing_tool_loses_nothing(
     Wrapped(tmp_path, f'[ "$1" != --version ] && [ -e {broken} ] && echo "no luck" >&2 && exit 3')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin")
     with scratch_namespace():
-        backend = IptablesBackend(Family.IPV4, ModeOptions())
+        backend = IptablesBackend(Family.IPV4, Options())
         engine = engine_of(backend)
         await backend.start(engine.pipeline.node)
         broken.touch()
@@ -198,7 +202,7 @@ async def test_a_failing_tool_loses_nothing(
         assert (await engine.round()).is_success
         grown = await saved(backend.tables)
     with scratch_namespace():
-        fresh = IptablesBackend(Family.IPV4, ModeOptions())
+        fresh = IptablesBackend(Family.IPV4, Options())
         engine = engine_of(fresh)
         engine.pipeline.store.set_service(service("default/late", cluster_ip="10.96.0.99"))
         await fresh.start(engine.pipeline.node)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from kubeproxy.config.types import KubeProxyConfiguration, KubeProxyIPTablesConfiguration
 from kubeproxy.facts.ids import Protocol, ServicePortId
-from kubeproxy.modes.base import ModeOptions
 from kubeproxy.modes.iptables import names
 from kubeproxy.modes.iptables.cleanup import cleanup_input, has_evidence
 from kubeproxy.modes.iptables.rules.recognise import identify
 from kubeproxy.modes.iptables.rules.respell import respell
 from kubeproxy.modes.iptables.scaffold import OWN_JUMPS, SCOPE
+from kubeproxy.modes.netfilter.options import mark_text_of
 from kubeproxy.modes.netfilter.rules.canonical import canonical_rule
 from kubeproxy.modes.netfilter.rules.text import TableText, parse_save
 
@@ -57,7 +58,8 @@ def test_endpoint_chains_have_upstreams_names() -> None:
 )
 def test_the_mark_is_padded_like_upstreams(bit: int, text: str) -> None:
     """Eight digits, always."""
-    assert ModeOptions(masquerade_bit=bit).masquerade_mark_text == text
+    config = KubeProxyConfiguration(iptables=KubeProxyIPTablesConfiguration(masquerade_bit=bit))
+    assert mark_text_of(config) == text
 
 
 def test_jumps_are_spelled_as_iptables_prints_them() -> None:
@@ -117,7 +119,7 @@ def test_chains_that_ipvs_mode_has_too_are_no_sign_of_this_mode() -> None:
 
 
 def test_clean_up_detaches_only_what_is_there() -> None:
-    """A jump somebody removed already is not deleted again, which would fail."""
+    """A jump that was removed already is not deleted again, which would fail."""
     jump = next(jump for jump in OWN_JUMPS if jump.chain == "POSTROUTING")
     table = TableText(
         "nat",
@@ -183,6 +185,6 @@ def test_respelling_covers_what_is_frequent(case: str) -> None:
     ],
 )
 def test_shares_are_respelled_only_if_they_are_one_in_n(saved: str, ours: str) -> None:
-    """A share somebody else chose is not rounded to one of ours."""
+    """A share that another program chose is not rounded to one of ours."""
     line = "-A X -m statistic --mode random --probability {} -j Y\n"
     assert respell(line.format(saved)) == line.format(ours)

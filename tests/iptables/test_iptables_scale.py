@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, service
-from tests.support.fake_backend import FakeClock, FakeConntrack, Heard
+from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
 from tests.support.fake_xtables import FakeXtables
 
 from kpctl.bench import iptables as bench
 from kpctl.bench.records import Size
 from kubeproxy.facts.ids import Family, ServiceName
-from kubeproxy.modes.base import ModeOptions
 from kubeproxy.modes.iptables.mode import IptablesBackend
+from kubeproxy.modes.iptables.options import Options
 from kubeproxy.modes.iptables.scaffold import SCOPE
 from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
 from kubeproxy.sync.engine import Engine
@@ -22,13 +22,13 @@ class Cluster:
 
     def __init__(self, services: int) -> None:
         self.tables = FakeXtables(is_nft=False)
-        backend = IptablesBackend(Family.IPV4, ModeOptions())
+        backend = IptablesBackend(Family.IPV4, Options())
         backend.netfilter = NetfilterSink(self.tables, SCOPE)
         self.engine = Engine(
             backend,
             node(),
             clock=FakeClock(),
-            listener=Heard(),
+            listener=RecordedRounds(),
             clean_conntrack=FakeConntrack(),
         )
         for number in range(services):

@@ -1,4 +1,4 @@
-"""The tracer that says what rendered rules, or a capture of them, do with a packet."""
+"""The tracer that shows what rendered rules, or a capture of them, do with a packet."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -46,5 +47,5 @@ def uml() -> Iterator[UserModeKernel]:
     reason = missing()
     if reason:
         pytest.skip(reason)
-    with UserModeKernel(preload=PRELOAD) as kernel:
+    with UserModeKernel(preload=PRELOAD, paths=[Path(__file__).parents[2]]) as kernel:
         yield kernel

@@ -19,13 +19,14 @@ from tests.support.pod_server import Clients, start_pods
 
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.facts.ids import Family
+from kubeproxy.facts.node import SERVICE_LINK
 from kubeproxy.kernel.ipvs import wire as ipvs
 from kubeproxy.kernel.ipvs.table import Ipvs
 from kubeproxy.kernel.ipvs.wire import Service
 from kubeproxy.kernel.netlink import codec
 from kubeproxy.kernel.netlink.generic import find_family
 from kubeproxy.kernel.netlink.socket import NETLINK_GENERIC, NetlinkSocket
-from kubeproxy.kernel.route.table import Interfaces
+from kubeproxy.kernel.route.table import Route
 from kubeproxy.kernel.sysctl import find_sysctl
 from kubeproxy.modes.ipvs.check import open_ipvs, probe_scheduler
 from kubeproxy.modes.ipvs.cleanup import cleanup
@@ -96,7 +97,7 @@ class Run:
 
     async def start(self) -> None:
         with await open_ipvs() as table:
-            probe_scheduler(table, self.proxy.options.ipvs_scheduler or "rr")
+            probe_scheduler(table, self.proxy.options.scheduler)
         for family, backend in self.proxy.backends.items():
             await backend.start(self.proxy.engines[family].pipeline.node)
         await self._rounds()
@@ -168,9 +169,9 @@ def _prepare_host(addresses: Iterable[str]) -> None:
 
 def _prepare_initial(initial: dict[str, Any]) -> None:
     if "dummyAddresses" in initial:
-        say("ip", "link", "add", "kube-ipvs0", "type", "dummy")
+        say("ip", "link", "add", SERVICE_LINK, "type", "dummy")
     for address in initial.get("dummyAddresses", ()):
-        say("ip", "address", "add", address, "dev", "kube-ipvs0")
+        say("ip", "address", "add", address, "dev", SERVICE_LINK)
     if initial.get("ipsets"):
         say("ipset", "restore", stdin="\n".join(initial["ipsets"]) + "\n")
     for name, value in initial.get("sysctls", {}).items():
@@ -183,7 +184,7 @@ def _create_foreign(words: list[str]) -> None:
     """What `ipvsadm` would do with these words."""
     value = dict(pairwise(words))
     with NetlinkSocket(NETLINK_GENERIC) as socket:
-        family = find_family(socket, ipvs.FAMILY_NAME)
+        family = find_family(socket, ipvs.IPVS_GENL_NAME)
         assert family is not None
         socket.request(family, _foreign_body(words, value), what=" ".join(words))
 
@@ -196,24 +197,26 @@ def _foreign_body(words: list[str], value: dict[str, str]) -> bytes:
     place = (6 if option == "-t" else 17, address.strip("[]"), int(port))
     if words[0] == "-a":
         real, _, real_port = value["-r"].rpartition(":")
-        key = ipvs.format_key(*place)
+        key, command = ipvs.format_key(*place), ipvs.IPVS_CMD_NEW_DEST
         weight = int(value.get("-w", 1))
-        return ipvs.format_destination(ipvs.NEW_DEST, key, real.strip("[]"), int(real_port), weight)
+        return ipvs.format_destination(command, key, real.strip("[]"), int(real_port), weight)
     timeout = int(value.get("-p", 0))
-    flags = ipvs.PERSISTENT if timeout else 0
-    return ipvs.format_service(ipvs.NEW_SERVICE, Service(*place, value["-s"], flags, timeout))
+    flags = ipvs.IP_VS_SVC_F_PERSISTENT if timeout else 0
+    service = Service(*place, value["-s"], flags, timeout)
+    return ipvs.format_service(ipvs.IPVS_CMD_NEW_SERVICE, service)
 
 
 def _firewall_mark_body(mark: int, scheduler: str) -> bytes:
     attrs = (
-        codec.attr_u16(1, 2),
-        codec.attr_u32(5, mark),
-        codec.attr_str(6, scheduler),
-        codec.attr(7, bytes(4) + b"\xff" * 4),
-        codec.attr_u32(8, 0),
-        codec.attr(9, b"\xff" * 4),
+        codec.attr_u16(ipvs.IPVS_SVC_ATTR_AF, Family.IPV4.af),
+        codec.attr_u32(ipvs.IPVS_SVC_ATTR_FWMARK, mark),
+        codec.attr_str(ipvs.IPVS_SVC_ATTR_SCHED_NAME, scheduler),
+        codec.attr(ipvs.IPVS_SVC_ATTR_FLAGS, bytes(4) + b"\xff" * 4),
+        codec.attr_u32(ipvs.IPVS_SVC_ATTR_TIMEOUT, 0),
+        codec.attr(ipvs.IPVS_SVC_ATTR_NETMASK, b"\xff" * 4),
     )
-    return codec.genl(ipvs.NEW_SERVICE) + codec.attr_nested(1, *attrs)
+    service = codec.attr_nested(ipvs.IPVS_CMD_ATTR_SERVICE, *attrs)
+    return codec.genl(ipvs.IPVS_CMD_NEW_SERVICE) + service
 
 
 # --- what there is now ---
@@ -258,9 +261,9 @@ def _rules(program: str) -> list[str]:
 
 
 def _addresses(family: Family) -> list[str]:
-    with Interfaces() as links:
-        link = links.link("kube-ipvs0")
-        found = links.addresses(family) if link else ()
+    with Route() as route:
+        link = route.link(SERVICE_LINK)
+        found = route.addresses(family) if link else ()
         ours = [a for a in found if link and a.link == link.index]
     texts = [f"{a.address}/{a.prefix_length}" for a in ours]
     return sorted(text for text in texts if not text.startswith("fe80:"))
@@ -271,9 +274,9 @@ def _servers() -> tuple[list[str], list[str]]:
     lines: list[str] = []
     connections: list[str] = []
     with NetlinkSocket(NETLINK_GENERIC) as socket, Ipvs() as table:
-        family = find_family(socket, ipvs.FAMILY_NAME)
+        family = find_family(socket, ipvs.IPVS_GENL_NAME)
         assert family is not None
-        for reply in socket.dump(family, ipvs.format_command(ipvs.GET_SERVICE)):
+        for reply in socket.dump(family, ipvs.format_command(ipvs.IPVS_CMD_GET_SERVICE)):
             service = ipvs.parse_service(reply.body)
             if service.firewall_mark:
                 lines.append(f"-A -f {service.firewall_mark} -s {service.scheduler}")
@@ -285,8 +288,10 @@ def _servers() -> tuple[list[str], list[str]]:
 
 def _server_lines(table: Ipvs, service: Service) -> Iterator[str]:
     place = f"{PROTOCOLS[service.protocol]} {join_host_port(service.address, service.port)}"
-    persistence = f" -p {service.timeout_seconds}" if service.flags & ipvs.PERSISTENT else ""
-    hashing = " -b mh-port" if service.flags & ipvs.MH_PORT else ""
+    persistence = (
+        f" -p {service.timeout_seconds}" if service.flags & ipvs.IP_VS_SVC_F_PERSISTENT else ""
+    )
+    hashing = " -b mh-port" if service.flags & ipvs.IP_VS_SVC_F_SCHED_MH_PORT else ""
     yield f"-A {place} -s {service.scheduler}{persistence}{hashing}"
     for real in table.destinations(service.protocol, service.address, service.port):
         where = join_host_port(real.address, real.port)

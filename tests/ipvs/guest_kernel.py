@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from kubeproxy.kernel.ipset.table import EntryChange, Ipset
-from kubeproxy.kernel.ipset.wire import Entry, SetHead, SetType
+from kubeproxy.kernel.ipset.table import Ipset
+from kubeproxy.kernel.ipset.wire import Entry, EntryChange, SetHead, SetType
 from kubeproxy.kernel.ipvs import wire as ipvs
 from kubeproxy.kernel.ipvs.table import Ipvs
 from kubeproxy.kernel.ipvs.wire import Service, Timeouts
-from kubeproxy.kernel.route.table import Interfaces
+from kubeproxy.kernel.route.table import Route
+
+BY_PORT_AND_TIME = ipvs.IP_VS_SVC_F_PERSISTENT | ipvs.IP_VS_SVC_F_SCHED_MH_PORT
 
 SETS = {
     "A-IP": (SetHead(SetType.IP), Entry("10.0.0.1")),
@@ -92,18 +94,18 @@ def servers() -> object:
     with Ipvs() as table:
         for service in (
             Service(6, "10.96.0.1", 80, "rr", 0, 0),
-            Service(17, "fd00::1", 53, "mh", ipvs.PERSISTENT | ipvs.MH_PORT, 300),
+            Service(17, "fd00::1", 53, "mh", BY_PORT_AND_TIME, 300),
         ):
             table.create(service)
         v4 = ipvs.format_key(6, "10.96.0.1", 80)
         v6 = ipvs.format_key(17, "fd00::1", 53)
         bodies = [
-            ipvs.format_destination(ipvs.NEW_DEST, v4, "10.244.0.1", 8080, 1),
-            ipvs.format_destination(ipvs.NEW_DEST, v4, "10.244.0.2", 8080, 1),
-            ipvs.format_destination(ipvs.NEW_DEST, v4, "10.244.0.2", 8080, 1),
-            ipvs.format_destination(ipvs.SET_DEST, v4, "10.244.0.2", 8080, 0),
-            ipvs.format_destination(ipvs.NEW_DEST, v6, "fd00:244::1", 5353, 1),
-            ipvs.format_destination_key(ipvs.DEL_DEST, v4, "10.244.0.9", 1),
+            ipvs.format_destination(ipvs.IPVS_CMD_NEW_DEST, v4, "10.244.0.1", 8080, 1),
+            ipvs.format_destination(ipvs.IPVS_CMD_NEW_DEST, v4, "10.244.0.2", 8080, 1),
+            ipvs.format_destination(ipvs.IPVS_CMD_NEW_DEST, v4, "10.244.0.2", 8080, 1),
+            ipvs.format_destination(ipvs.IPVS_CMD_SET_DEST, v4, "10.244.0.2", 8080, 0),
+            ipvs.format_destination(ipvs.IPVS_CMD_NEW_DEST, v6, "fd00:244::1", 5353, 1),
+            ipvs.format_destination_key(ipvs.IPVS_CMD_DEL_DEST, v4, "10.244.0.9", 1),
         ]
         refusals = [(r.place, r.failure.errno) for r in table.send(bodies)]
         shown = Path("/proc/net/ip_vs").read_text().splitlines()[3:]
@@ -121,18 +123,17 @@ def servers() -> object:
 
 def dummy() -> object:
     """The dummy link and its addresses, of both families."""
-    with Interfaces() as interfaces:
-        link = interfaces.ensure_dummy("kube-ipvs0")
-        again = interfaces.ensure_dummy("kube-ipvs0")
-        interfaces.add_host_address(link, "10.96.0.1")
-        interfaces.add_host_address(link, "fd00::1")
+    with Route() as route:
+        link = route.ensure_dummy("kube-ipvs0")
+        again = route.ensure_dummy("kube-ipvs0")
+        assert route.change_host_addresses(link, add=("10.96.0.1", "fd00::1")) == []
         text = say("ip", "-o", "address", "show", "dev", "kube-ipvs0")
         state = say("ip", "-o", "link", "show", "dev", "kube-ipvs0")
-        interfaces.delete_link(link)
+        route.delete_link(link)
         return {
             "same": link == again,
             "kind": link.kind,
             "addresses": [line.split()[3] for line in text.splitlines()],
             "down": "state DOWN" in state,
-            "gone": interfaces.link("kube-ipvs0") is None,
+            "gone": route.link("kube-ipvs0") is None,
         }

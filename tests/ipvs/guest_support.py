@@ -8,13 +8,13 @@ import tempfile
 from pathlib import Path
 
 from kpctl.look.apply import apply_once
-from kpctl.look.offline import Question
+from kpctl.look.offline import OfflineRequest
 from kubeproxy.errors import ProxyError
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.ipvs.wire import Service
-from kubeproxy.modes.base import ModeOptions
 from kubeproxy.modes.ipvs.check import check, open_ipvs
 from kubeproxy.modes.ipvs.cleanup import cleanup
+from kubeproxy.modes.ipvs.options import DEFAULT_SCHEDULER, Options
 from kubeproxy.modes.registry import load_mode
 from kubeproxy.run.app import remove_leftovers
 from kubeproxy.sync.clock import SystemClock
@@ -44,7 +44,7 @@ def check_scheduler(scheduler: str) -> object:
 async def _check_scheduler(scheduler: str) -> list[object]:
     problem = ""
     try:
-        await check(tuple(Family), ModeOptions(ipvs_scheduler=scheduler))
+        await check(tuple(Family), Options(scheduler=scheduler or DEFAULT_SCHEDULER))
     except ProxyError as error:
         problem = str(error)
     with await open_ipvs() as table:
@@ -74,10 +74,10 @@ def switch_from_iptables() -> object:
 async def _switch_from_iptables() -> list[object]:
     files = Path(tempfile.mkdtemp()) / "web.yaml"
     files.write_text(SERVICE)
-    question = Question(files=(files,), node="worker-a")
-    before = await _sync(question, "iptables")
-    after = await _sync(question, "ipvs")
-    again = await _sync(question, "ipvs")
+    request = OfflineRequest(files=(files,), node="worker-a")
+    before = await _sync(request, "iptables")
+    after = await _sync(request, "ipvs")
+    again = await _sync(request, "ipvs")
     return [
         any(word in before for word in ONLY_IPTABLES),
         [word for word in ONLY_IPTABLES if word in after],
@@ -86,9 +86,9 @@ async def _switch_from_iptables() -> list[object]:
     ]
 
 
-async def _sync(question: Question, mode: str) -> str:
+async def _sync(request: OfflineRequest, mode: str) -> str:
     loaded = load_mode(mode)
     await remove_leftovers(loaded)
-    await apply_once(question, loaded, SystemClock())
+    await apply_once(request, loaded, SystemClock())
     saved = subprocess.run(["iptables-save"], check=True, capture_output=True, text=True).stdout
     return "".join(line for line in saved.splitlines(keepends=True) if not line.startswith("#"))

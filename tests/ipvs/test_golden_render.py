@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import pytest
 from tests.support.ipvs_golden import GoldenCase, GoldenProxy, case_names, load_case, split_by_chain
 
 from kubeproxy.facts.ids import Family
-from kubeproxy.modes.base import Item, Value
 from kubeproxy.modes.ipvs.describe import (
     address_lines,
     chain_rules,
-    describe,
     server_lines,
     set_lines,
 )
+from kubeproxy.modes.ipvs.items import Fragment, Item, Value
 from kubeproxy.modes.netfilter.rules.canonical import canonical_rule
 
 ROOT = Path(__file__).parents[1] / "golden/ipvs"
@@ -37,13 +37,13 @@ class StoppedClock:
         return 0.0
 
 
-def rendered(case: GoldenCase, scratch: Path, family: Family) -> Mapping[Item, Value]:
+def rendered(case: GoldenCase, scratch: Path, family: Family) -> Fragment:
     proxy = GoldenProxy(case, scratch, StoppedClock())
     pipeline = proxy.engines[family].pipeline
     pipeline.recompute()
     items: dict[Item, Value] = {}
     for fragment in pipeline.fragments().values():
-        items |= fragment
+        items |= cast("Fragment", fragment)
     return items
 
 
@@ -120,9 +120,9 @@ def test_services_without_local_endpoints_are_counted(
 def test_the_description_has_all_parts(tmp_path: Path) -> None:
     """What `kpctl render` prints can be fed to ipvsadm, ipset and iptables-restore."""
     proxy = GoldenProxy(load_case(ROOT / "lb-source-ranges"), tmp_path, StoppedClock())
-    pipeline = proxy.engines[Family.IPV4].pipeline
-    pipeline.recompute()
-    text = describe(pipeline.fragments())
+    engine = proxy.engines[Family.IPV4]
+    engine.pipeline.recompute()
+    text = engine.backend.describe(engine.pipeline.fragments())
     titles = [line for line in text.splitlines() if line.startswith("# ")]
     assert titles == ["# virtual servers", "# sets", "# addresses", "# iptables rules"]
     assert text.count("COMMIT\n") == 2

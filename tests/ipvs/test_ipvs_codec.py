@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-import socket
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubeproxy.facts.address import family_of
+from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.ipset import wire as ipset
 from kubeproxy.kernel.ipset.wire import Entry, SetHead, SetType
 from kubeproxy.kernel.ipvs import wire as ipvs
@@ -42,20 +43,20 @@ SET_REPLY = bytes.fromhex(
 )
 
 
-def test_a_service_as_the_kernel_tells_it() -> None:
+def test_a_service_as_the_kernel_reports_it() -> None:
     """The kernel's own flag is not ours to compare."""
     assert ipvs.parse_service(SERVICE_REPLY) == Service(
-        6, "10.96.0.1", 80, "rr", ipvs.PERSISTENT, 300
+        6, "10.96.0.1", 80, "rr", ipvs.IP_VS_SVC_F_PERSISTENT, 300
     )
 
 
-def test_a_destination_as_the_kernel_tells_it() -> None:
-    found = ipvs.parse_destination(DESTINATION_REPLY, socket.AF_INET)
-    assert found == Destination("10.244.0.1", 8080, 1, ipvs.MASQUERADE, active=3, inactive=4)
+def test_a_destination_as_the_kernel_reports_it() -> None:
+    found = ipvs.parse_destination(DESTINATION_REPLY, Family.IPV4)
+    assert found == Destination("10.244.0.1", 8080, 1, ipvs.IP_VS_CONN_F_MASQ, active=3, inactive=4)
     assert found.connections == 7
 
 
-def test_a_set_as_the_kernel_tells_it() -> None:
+def test_a_set_as_the_kernel_reports_it() -> None:
     """A host in a set of networks has its whole prefix length, so it equals what was asked for."""
     assert ipset.parse_head(SET_REPLY) == SetHead(SetType.IP_PORT_NET)
     assert list(ipset.parse_entries(SET_REPLY, SetType.IP_PORT_NET)) == [
@@ -76,7 +77,7 @@ services = st.builds(
     address=addresses,
     port=ports,
     scheduler=st.sampled_from(["rr", "wlc", "mh"]),
-    flags=st.sampled_from([0, ipvs.PERSISTENT, ipvs.MH_PORT]),
+    flags=st.sampled_from([0, ipvs.IP_VS_SVC_F_PERSISTENT, ipvs.IP_VS_SVC_F_SCHED_MH_PORT]),
     timeout_seconds=st.integers(0, 86400),
     firewall_mark=st.just(0),
 )
@@ -85,15 +86,15 @@ entries_of_two = st.builds(Entry, addresses, protocols, ports, addresses, st.jus
 
 @given(services)
 def test_services_parse_back(service: Service) -> None:
-    assert ipvs.parse_service(ipvs.format_service(ipvs.NEW_SERVICE, service)) == service
+    assert ipvs.parse_service(ipvs.format_service(ipvs.IPVS_CMD_NEW_SERVICE, service)) == service
 
 
 @given(services, ports, st.integers(0, 65535))
 def test_destinations_parse_back(service: Service, port: int, weight: int) -> None:
     key = ipvs.format_key(service.protocol, service.address, service.port)
-    body = ipvs.format_destination(ipvs.NEW_DEST, key, service.address, port, weight)
-    af = socket.AF_INET6 if ":" in service.address else socket.AF_INET
-    assert ipvs.parse_destination(body, af) == Destination(service.address, port, weight)
+    body = ipvs.format_destination(ipvs.IPVS_CMD_NEW_DEST, key, service.address, port, weight)
+    parsed = ipvs.parse_destination(body, family_of(service.address))
+    assert parsed == Destination(service.address, port, weight)
     assert ipvs.parse_service(body).port == service.port
 
 

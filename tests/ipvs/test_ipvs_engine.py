@@ -6,14 +6,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
-from tests.support.fake_backend import FakeClock, FakeConntrack, Heard
+from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
 from tests.support.fake_ipvs import FakeTables
 from tests.support.fake_xtables import FakeXtables
 
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
 from kubeproxy.kernel.ipvs.wire import Destination, Service
-from kubeproxy.modes.base import ModeOptions
 from kubeproxy.modes.ipvs.mode import IpvsBackend
+from kubeproxy.modes.ipvs.options import Options
 from kubeproxy.sync.engine import Engine, EngineTimes
 from kubeproxy.sync.report import RoundReport
 
@@ -24,11 +24,11 @@ A, B = ("10.244.1.1", 8080), ("10.244.1.2", 8080)
 class Proxy:
     """One process; `restart` makes another over the same kernel."""
 
-    def __init__(self, **options: object) -> None:
+    def __init__(self, options: Options | None = None) -> None:
         self.tables = FakeTables()
         self.xtables = FakeXtables(is_nft=False)
         self.clock = FakeClock()
-        self.options = ModeOptions(**options)  # type: ignore[arg-type]
+        self.options = options or Options()
         self.restart()
 
     def restart(self) -> None:
@@ -37,7 +37,7 @@ class Proxy:
             backend,
             node(),
             clock=self.clock,
-            listener=Heard(),
+            listener=RecordedRounds(),
             clean_conntrack=FakeConntrack(),
             times=EngineTimes(min_seconds=0),
         )
@@ -90,7 +90,7 @@ async def test_a_busy_endpoint_drains_until_its_connections_are_gone(proxy: Prox
 
 async def test_draining_ends_after_its_limit() -> None:
     """A connection that is never closed does not keep a real server for ever."""
-    proxy = Proxy(ipvs_drain_limit_seconds=600.0)
+    proxy = Proxy(Options(drain_limit_seconds=600.0))
     proxy.serve(A, B)
     await proxy.round()
     proxy.tables.ipvs.connections[TCP, A] = 1
@@ -196,7 +196,7 @@ async def test_rules_come_with_the_first_entry_and_go_with_the_last(proxy: Proxy
     await proxy.round()
     assert accept not in proxy.xtables.chains["nat"]["KUBE-SERVICES"]
     assert proxy.tables.ipvs.held == {}
-    assert proxy.tables.links.bound == set()
+    assert proxy.tables.route.bound == set()
 
 
 async def test_foreign_virtual_servers_are_left_alone(proxy: Proxy) -> None:
@@ -219,16 +219,18 @@ async def test_a_foreign_virtual_server_on_a_wanted_address_is_taken_over(proxy:
     assert proxy.weights() == {A: 1}
 
 
-async def test_what_somebody_deleted_is_repaired_by_the_next_full_round(proxy: Proxy) -> None:
+async def test_what_others_deleted_is_repaired_by_the_next_full_round(
+    proxy: Proxy,
+) -> None:
     proxy.serve(A, B)
     await proxy.round()
     del proxy.tables.ipvs.held[TCP], proxy.tables.ipvs.real[TCP]
-    proxy.tables.links.bound = set()
+    proxy.tables.route.bound = set()
     proxy.tables.ipset.sets["KUBE-CLUSTER-IP"][1].clear()
     report = await proxy.round(full=True)
     assert report.drifted_items == 3
     assert proxy.weights() == {A: 1, B: 1}
-    assert proxy.tables.links.bound == {"10.96.0.10"}
+    assert proxy.tables.route.bound == {"10.96.0.10"}
 
 
 async def test_a_vanished_virtual_server_is_noticed_by_a_change(proxy: Proxy) -> None:
@@ -255,7 +257,7 @@ async def test_one_bad_endpoint_is_named_and_the_others_serve(proxy: Proxy) -> N
     assert (6, "10.96.0.11", 80) in proxy.tables.ipvs.held
 
 
-async def test_a_full_set_is_told_with_the_service(proxy: Proxy) -> None:
+async def test_a_full_set_is_reported_with_the_service(proxy: Proxy) -> None:
     await proxy.round()
     proxy.tables.ipset.full = {"KUBE-CLUSTER-IP"}
     proxy.serve(A)
@@ -264,8 +266,8 @@ async def test_a_full_set_is_told_with_the_service(proxy: Proxy) -> None:
     assert "KUBE-CLUSTER-IP: 10.96.0.10,80: the set is full" in report.failures[0].message
 
 
-async def test_an_address_that_cannot_be_bound_is_told(proxy: Proxy) -> None:
-    proxy.tables.links.refused = {"10.96.0.10"}
+async def test_an_address_that_cannot_be_bound_is_reported(proxy: Proxy) -> None:
+    proxy.tables.route.refused = {"10.96.0.10"}
     proxy.serve(A)
     report = await proxy.round()
     assert [f.message for f in report.failures] == ["address 10.96.0.10: refused"]
@@ -301,14 +303,14 @@ async def test_any_history_ends_like_a_fresh_start(
     assert worn.tables.ipvs.held == fresh.tables.ipvs.held
     assert worn.tables.ipvs.real == fresh.tables.ipvs.real
     assert worn.tables.ipset.sets == fresh.tables.ipset.sets
-    assert worn.tables.links.bound == fresh.tables.links.bound
+    assert worn.tables.route.bound == fresh.tables.route.bound
     assert worn.xtables.chains == fresh.xtables.chains
 
 
 def _state(proxy: Proxy) -> tuple[object, ...]:
     tables = proxy.tables
     held = {key: (tables.ipvs.held[key], tables.ipvs.real[key]) for key in tables.ipvs.held}
-    return (held, tables.ipset.sets, tables.links.bound, proxy.xtables.chains)
+    return (held, tables.ipset.sets, tables.route.bound, proxy.xtables.chains)
 
 
 @pytest.mark.parametrize("calls", range(28))

@@ -4,41 +4,36 @@ from __future__ import annotations
 
 from tests.support.builders import endpoint, node, plan, port, service
 
+from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.service import ServiceFacts
-from kubeproxy.modes.base import Fragment
 from kubeproxy.modes.ipvs.items import (
     PRESENT,
     BoundAddress,
-    Destination,
+    Fragment,
+    RealServer,
     ServerSpec,
     SetEntry,
     VirtualServer,
 )
-from kubeproxy.modes.ipvs.names import SetName, set_name
-from kubeproxy.modes.ipvs.render import (
-    RenderSettings,
-    facts_used,
-    node_port_addresses,
-    render_plan,
-    render_scaffold,
-)
-from kubeproxy.modes.ipvs.rules.chains import FILTER, IPVS_FILTER
+from kubeproxy.modes.ipvs.names import FILTER, IPVS_FILTER, SetName, set_name
+from kubeproxy.modes.ipvs.options import Options
+from kubeproxy.modes.ipvs.render import node_port_addresses, render, rendering_facts
+from kubeproxy.modes.ipvs.scaffold import scaffold
 from kubeproxy.modes.netfilter.items import Chain, Rules
 
-SETTINGS = RenderSettings(Family.IPV4)
 WEB = VirtualServer(6, "10.96.0.10", 80)
 
 
-def render(
+def rendered(
     facts: ServiceFacts,
-    *ends: object,
+    *ends: Endpoint,
     on: NodeFacts | None = None,
-    settings: RenderSettings = SETTINGS,
+    options: Options | None = None,
 ) -> Fragment:
     on = on or node()
-    return render_plan(plan(facts, ends, on), on, settings)  # type: ignore[arg-type]
+    return render(plan(facts, ends, on), on, options or Options())
 
 
 def spec(items: Fragment, server: VirtualServer) -> ServerSpec:
@@ -49,16 +44,16 @@ def spec(items: Fragment, server: VirtualServer) -> ServerSpec:
 
 def test_a_local_policy_without_local_endpoints_falls_back_to_the_cluster() -> None:
     facts = service(node_port=30080, external_local=True)
-    items = render(facts, endpoint("10.244.2.5"))
-    assert spec(items, VirtualServer(6, "192.0.2.10", 30080)).destinations == (
-        Destination("10.244.2.5", 8080),
+    items = rendered(facts, endpoint("10.244.2.5"))
+    assert spec(items, VirtualServer(6, "192.0.2.10", 30080)).real_servers == (
+        RealServer("10.244.2.5", 8080),
     )
 
 
 def test_an_internal_local_policy_alone_does_not_fall_back() -> None:
     """Not reachable from outside: upstream has no cluster endpoints to fall back to."""
-    items = render(service(internal_local=True), endpoint("10.244.2.5"))
-    assert spec(items, WEB).destinations == ()
+    items = rendered(service(internal_local=True), endpoint("10.244.2.5"))
+    assert spec(items, WEB).real_servers == ()
 
 
 def test_a_node_port_without_node_addresses_takes_the_health_check_port_with_it() -> None:
@@ -69,13 +64,13 @@ def test_a_node_port_without_node_addresses_takes_the_health_check_port_with_it(
         health_check_node_port=32000,
     )
     entry = SetEntry(set_name(Family.IPV4, SetName.HEALTH_CHECK_NODE_PORT), port=32000)
-    assert entry in render(facts)
-    assert entry not in render(facts, on=node(addresses=["127.0.0.1"]))
+    assert entry in rendered(facts)
+    assert entry not in rendered(facts, on=node(addresses=["127.0.0.1"]))
 
 
 def test_an_external_ip_of_the_node_itself_is_not_bound() -> None:
     facts = service(external_ips=["192.0.2.10", "203.0.113.1"])
-    items = render(facts)
+    items = rendered(facts)
     assert VirtualServer(6, "192.0.2.10", 80) in items
     assert BoundAddress("192.0.2.10") not in items
     assert items[BoundAddress("203.0.113.1")] is PRESENT
@@ -83,7 +78,7 @@ def test_an_external_ip_of_the_node_itself_is_not_bound() -> None:
 
 def test_sctp_node_ports_have_an_entry_for_each_address() -> None:
     facts = service(ports=[port(38, protocol=Protocol.SCTP, node_port=30038)])
-    items = render(facts, on=node(addresses=["192.0.2.10", "192.0.2.11"]))
+    items = rendered(facts, on=node(addresses=["192.0.2.10", "192.0.2.11"]))
     name = set_name(Family.IPV4, SetName.NODE_PORT_SCTP)
     assert SetEntry(name, "192.0.2.10", 132, 30038) in items
     assert SetEntry(name, "192.0.2.11", 132, 30038) in items
@@ -97,15 +92,15 @@ def test_link_local_addresses_serve_node_ports_only_if_configured() -> None:
     assert node_port_addresses(chosen) == ("fe80::1",)
 
 
-def test_pods_interfaces_render_nothing_anew() -> None:
+def test_pods_interfaces_render_nothing_again() -> None:
     """Link-local addresses come and go with pods; what rendering looks at stays the same."""
     before = node(Family.IPV6, addresses=["2001:db8::1"])
     after = node(Family.IPV6, addresses=["2001:db8::1", "fe80::1", "fe80::2"], large=True)
-    assert facts_used(before) == facts_used(after)
+    assert rendering_facts(before) == rendering_facts(after)
 
 
 def test_the_hashing_scheduler_hashes_ports_too() -> None:
-    items = render(service(affinity_seconds=60), settings=RenderSettings(Family.IPV4, "mh"))
+    items = rendered(service(affinity_seconds=60), options=Options(scheduler="mh"))
     assert spec(items, WEB).flags == 0x11
     assert spec(items, WEB).timeout_seconds == 60
 
@@ -114,8 +109,7 @@ def test_host_ports_on_service_addresses_can_be_allowed() -> None:
     """By default a port of the host is not reachable through a service address."""
     chain = Chain(FILTER, IPVS_FILTER)
     for allowed, rejects in ((False, 1), (True, 0)):
-        settings = RenderSettings(Family.IPV4, allows_host_ports=allowed)
-        found = render_scaffold(node(), settings)[chain]
+        found = scaffold(node(), Options(host_ports_on_cluster_ips=allowed))[chain]
         assert isinstance(found, Rules)
         assert found.text.count("-j REJECT") == rejects
 

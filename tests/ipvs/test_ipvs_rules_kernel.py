@@ -7,19 +7,22 @@ of the kernel would rewrite the rules.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pytest
 from tests.support.builders import endpoint, node, plans, port, service
 
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.kernel.ipset.table import Ipset
-from kubeproxy.modes.base import SCAFFOLD, Change, Fragment, Item, Sink, Value
+from kubeproxy.modes.base import SCAFFOLD, AnySink, OwnedChange
 from kubeproxy.modes.ipvs.cleanup import cleanup
-from kubeproxy.modes.ipvs.render import RenderSettings, render_plan, render_scaffold
-from kubeproxy.modes.ipvs.rules.chains import scope
+from kubeproxy.modes.ipvs.items import Fragment, Item, Value
+from kubeproxy.modes.ipvs.options import Options
+from kubeproxy.modes.ipvs.render import render
+from kubeproxy.modes.ipvs.scaffold import scaffold, scope
 from kubeproxy.modes.ipvs.sinks.sets import SetSink
 from kubeproxy.modes.ipvs.sinks.tables import KernelTables
+from kubeproxy.modes.netfilter.options import ToolOptions
 from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
 from kubeproxy.modes.netfilter.sinks.xtables import Xtables
 
@@ -44,26 +47,25 @@ SERVICES = (
 
 
 def wanted(family: Family) -> Fragment:
-    settings = RenderSettings(family)
     here = node(family)
-    items: dict[Item, Value] = dict(render_scaffold(here, settings))
+    items: dict[Item, Value] = dict(scaffold(here, Options()))
     for facts in SERVICES:
         for plan in plans(facts, [endpoint("10.244.1.5", local=True)], here):
-            items |= render_plan(plan, here, settings)
+            items |= render(plan, here, Options())
     return items
 
 
-async def apply(sink: Sink, items: Mapping[Item, Value], *, is_removal: bool = False) -> None:
+async def apply(sink: AnySink, items: Fragment, *, is_removal: bool = False) -> None:
     mine = {item: value for item, value in items.items() if isinstance(item, sink.item_types)}
     changes = [
-        Change(SCAFFOLD, item, value if is_removal else None, None if is_removal else value)
+        OwnedChange(SCAFFOLD, item, value if is_removal else None, None if is_removal else value)
         for item, value in mine.items()
     ]
     for batch in sink.compile(changes):
         await sink.apply(batch)
 
 
-async def differing(sink: Sink, items: Mapping[Item, Value]) -> list[Item]:
+async def differing(sink: AnySink, items: Fragment) -> list[Item]:
     found = await sink.read()
     mine = {item: value for item, value in items.items() if isinstance(item, sink.item_types)}
     return [item for item in mine.keys() | found.keys() if mine.get(item) != found.get(item)]
@@ -79,13 +81,13 @@ def test_what_is_read_is_what_was_written(in_namespace: RunInNamespace, variant:
         items = wanted(family)
         tables = KernelTables()
         sets = SetSink(tables, family)
-        rules = NetfilterSink(Xtables(family, variant=variant), scope(family))
+        rules = NetfilterSink(Xtables(family, ToolOptions(variant=variant)), scope(family))
         await rules.read()
         await apply(sets, items)
         await apply(rules, items)
-        fresh = NetfilterSink(Xtables(family, variant=variant), scope(family))
+        fresh = NetfilterSink(Xtables(family, ToolOptions(variant=variant)), scope(family))
         result = (await differing(sets, items), await differing(fresh, items))
-        without = render_scaffold(node(family), RenderSettings(family))
+        without = scaffold(node(family), Options())
         services = {item: value for item, value in items.items() if item not in without}
         await apply(fresh, services, is_removal=True)
         left = await differing(fresh, without)

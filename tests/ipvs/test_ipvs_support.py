@@ -7,12 +7,12 @@ import pytest
 from kubeproxy.errors import Unsupported
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.ipvs.table import Ipvs
-from kubeproxy.modes.base import ModeOptions
 from kubeproxy.modes.ipvs.check import check, wanted_sysctls
 from kubeproxy.modes.ipvs.cleanup import has_evidence, rules_input
 from kubeproxy.modes.ipvs.items import SetEntry, VirtualServer
-from kubeproxy.modes.ipvs.rules.chains import scope
+from kubeproxy.modes.ipvs.options import Options
 from kubeproxy.modes.ipvs.rules.ownership import Exclusions, find_traces
+from kubeproxy.modes.ipvs.scaffold import scope
 from kubeproxy.modes.ipvs.sinks.draining import Draining
 from kubeproxy.modes.netfilter.rules.text import parse_save
 
@@ -53,11 +53,11 @@ def test_strict_arp_sets_two_more_parameters_at_the_end() -> None:
         (VirtualServer(6, "10.96.0.9", 443), True),  # on our link
         (VirtualServer(6, "192.0.2.10", 30080), True),  # a node port
         (VirtualServer(17, "192.0.2.10", 30080), False),
-        (VirtualServer(132, "192.0.2.10", 30038), True),  # node ports of SCTP are told by address
+        (VirtualServer(132, "192.0.2.10", 30038), True),  # SCTP node ports have their address too
         (VirtualServer(132, "192.0.2.11", 30038), False),
     ],
 )
-def test_ours_are_told_by_the_traces_they_leave(server: VirtualServer, is_ours: bool) -> None:
+def test_ours_are_recognised_by_the_traces_they_leave(server: VirtualServer, is_ours: bool) -> None:
     entries = [
         SetEntry("KUBE-CLUSTER-IP", "10.96.0.1", 6, 80),
         SetEntry("KUBE-NODE-PORT-TCP", port=30080),
@@ -92,7 +92,7 @@ COMMIT
 
 
 def test_clean_up_leaves_foreign_rules_and_chains_they_use() -> None:
-    """A chain that somebody else's rule leads to is emptied, but cannot be deleted."""
+    """A chain that a foreign rule leads to is emptied, but cannot be deleted."""
     (table,) = parse_save(SAVED)
     assert has_evidence([table])
     assert rules_input(table) == (
@@ -148,7 +148,7 @@ def test_nothing_of_ours_means_nothing_to_do() -> None:
 def test_rules_are_recognised_by_set_and_target(
     table: str, chain: str, line: str, order: object
 ) -> None:
-    """Whatever the configuration was when they were written; others' rules are not."""
+    """Whatever the configuration was when they were written. Foreign rules are not."""
     assert scope(Family.IPV4).identify(table, chain, line) == order
 
 
@@ -163,7 +163,7 @@ def test_draining_forgets_with_the_virtual_server() -> None:
     assert draining.seconds_left(0) is None
 
 
-def test_a_pass_comes_once_a_minute_while_somebody_waits() -> None:
+def test_a_pass_comes_once_a_minute_while_a_real_server_drains() -> None:
     draining = Draining(limit_seconds=600)
     assert not draining.is_due(0)
     draining.add(VirtualServer(6, "10.96.0.1", 80), [("10.244.0.1", 80)])
@@ -175,12 +175,12 @@ def test_a_pass_comes_once_a_minute_while_somebody_waits() -> None:
 
 
 @pytest.mark.kernel
-async def test_a_kernel_without_ipvs_is_told_so() -> None:
+async def test_a_kernel_without_ipvs_is_reported() -> None:
     """The reason modprobe gives is part of the answer."""
     try:
         Ipvs().close()
     except Unsupported:
         with pytest.raises(Unsupported, match="can't use the IPVS proxier: ipvs not supported by"):
-            await check((Family.IPV4,), ModeOptions())
+            await check((Family.IPV4,), Options())
     else:
         pytest.skip("this kernel has IPVS")

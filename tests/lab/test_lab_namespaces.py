@@ -156,7 +156,7 @@ async def test_echo_says_who_it_is_and_whom_it_saw(
 
 
 @pytest.mark.parametrize("family", Family)
-async def test_the_fates_of_unanswered_packets_are_told_apart(
+async def test_the_fates_of_unanswered_packets_differ(
     namespaces: Namespaces, topology: Topology, family: Family
 ) -> None:
     """A reset, an ICMP port unreachable, no route, and silence."""

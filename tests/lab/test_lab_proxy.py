@@ -1,4 +1,4 @@
-"""Proxies of a lab: what they are told, and what they tell."""
+"""Proxies of a lab: the objects they are given, and what they report."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_proxies_start_settle_and_stop(topology: Topology) -> None:
 
 @pytest.mark.kernel
 async def test_a_proxy_that_cannot_start_is_quoted(topology: Topology) -> None:
-    """The reason is in what the program said, so it is in the error."""
+    """The error holds the last lines of the log, where the reason is."""
     async with Lab(topology) as lab:
         with pytest.raises(ProxyFailed, match=r"(?s)node-a is not running.*no-such-flag"):
             await lab.proxies.start("nftables", {"no-such-flag": "1"})

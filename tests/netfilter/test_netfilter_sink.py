@@ -11,7 +11,7 @@ from tests.support.fake_xtables import FakeXtables
 
 from kubeproxy.errors import Drifted
 from kubeproxy.facts.ids import Protocol, ServicePortId
-from kubeproxy.modes.base import SCAFFOLD, Item, Owner, Value
+from kubeproxy.modes.base import SCAFFOLD, Owner
 from kubeproxy.modes.netfilter.compile.refusals import RuleRejected
 from kubeproxy.modes.netfilter.items import (
     Chain,
@@ -21,6 +21,8 @@ from kubeproxy.modes.netfilter.items import (
     Jump,
     Order,
     Position,
+    RuleItem,
+    RuleValue,
     Scope,
     Section,
     SharedChain,
@@ -59,7 +61,7 @@ def owner(name: str) -> Owner:
     return ServicePortId("ns", name, "", Protocol.TCP)
 
 
-def section(name: str, count: int = 1) -> dict[Item, Value]:
+def section(name: str, count: int = 1) -> dict[RuleItem, RuleValue]:
     specs = [f"-m comment --comment {name} -d 10.0.0.{n} -j KUBE-SVC-{name}" for n in range(count)]
     return {
         Chain("nat", f"KUBE-SVC-{name}"): rules(
@@ -69,7 +71,7 @@ def section(name: str, count: int = 1) -> dict[Item, Value]:
     }
 
 
-def scaffold() -> dict[Item, Value]:
+def scaffold() -> dict[RuleItem, RuleValue]:
     return {
         TOP: ChainState.KNOWN,
         Chain("nat", "KUBE-LATE"): rules("KUBE-LATE", []),
@@ -84,9 +86,9 @@ class Proxy:
     def __init__(self, tables: FakeXtables) -> None:
         self.tables = tables
         self.sink = NetfilterSink(tables, SCOPE)
-        self.ledger: Ledger[Owner, Item, Value] = Ledger()
+        self.ledger: Ledger[Owner, RuleItem, RuleValue] = Ledger()
 
-    def want(self, who: Owner, fragment: Mapping[Item, Value]) -> None:
+    def want(self, who: Owner, fragment: Mapping[RuleItem, RuleValue]) -> None:
         self.ledger.put(who, fragment)
 
     async def resync(self) -> int:
@@ -302,7 +304,7 @@ GROUPED = Scope(
 )
 
 
-def grouped(name: str, *ends: str) -> dict[Item, Value]:
+def grouped(name: str, *ends: str) -> dict[RuleItem, RuleValue]:
     top = f"KUBE-GRP-{name}"
     texts = {top: rules(top, [f"-j KUBE-ONE-{end}" for end in ends]).text}
     for end in ends:
@@ -330,7 +332,7 @@ async def test_of_a_group_only_the_chains_that_differ_are_sent() -> None:
 async def test_a_stray_chain_is_taken_in_or_removed(
     limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody emptied a top: its ends lead nowhere and look like nobody's, but are wanted."""
+    """Another program emptied a top: nothing leads to its ends, which are wanted all the same."""
     monkeypatch.setattr("kubeproxy.modes.netfilter.sinks.rules.NFT_BATCH_LINES", limit)
     proxy = Proxy(FakeXtables())
     proxy.sink = NetfilterSink(proxy.tables, GROUPED)

@@ -116,7 +116,7 @@ def test_lock_holders_are_found_and_waiters_are_not() -> None:
 
 
 async def test_the_lock_is_held_and_released(tmp_path: Path) -> None:
-    """Who wants it meanwhile is told our process and command."""
+    """While it is held, the holder is our process with its command."""
     lock, old = tmp_path / "lock", f"\0kubeproxy-test-{os.getpid()}"
     async with held_lock(lock, old):
         assert f"pid {os.getpid()} (" in lock_holder(lock)

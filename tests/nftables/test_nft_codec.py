@@ -1,4 +1,4 @@
-"""Rules and sets survive the way to the wire and back; foreign ones are told apart."""
+"""Rules and sets survive the way to the wire and back; foreign ones are recognised."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from tests.support.nft_tracer import rendered
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.netlink.codec import Message, attr_be32, attr_str, iter_messages
 from kubeproxy.kernel.nftables import wire as nft
-from kubeproxy.modes.nftables import items as types
 from kubeproxy.modes.nftables.compile import codec
-from kubeproxy.modes.nftables.items import Chain, Rule
+from kubeproxy.modes.nftables.items import Chain
 from kubeproxy.modes.nftables.names import layout_of
+from kubeproxy.modes.nftables.options import Options
+from kubeproxy.modes.nftables.rules import expressions as exprs
+from kubeproxy.modes.nftables.rules.expressions import Rule
 from kubeproxy.modes.nftables.scaffold import scaffold, set_specs
 
 
@@ -32,60 +34,61 @@ def all_rules(family: Family) -> set[Rule]:
     return found
 
 
-def parse(batch: nft.Batch) -> list[Message]:
-    return list(iter_messages(batch.pack()))[1:-1]
+def parse(transaction: nft.Transaction) -> list[Message]:
+    return list(iter_messages(transaction.pack()))[1:-1]
 
 
 @pytest.mark.parametrize("family", list(Family))
 def test_every_rule_we_write_reads_back_equal(family: Family) -> None:
     """Equality with the kernel's dump is what makes a restart silent."""
     for rule in all_rules(family):
-        batch = nft.Batch(layout_of(family).number)
-        batch.add(nft.NEWRULE, codec.rule_body("services", rule), "rule")
-        assert codec.decode_rule(nft.parse_rule(parse(batch)[0])) == rule
+        transaction = nft.Transaction(layout_of(family).number)
+        transaction.add(nft.NEWRULE, codec.rule_body("services", rule), "rule")
+        assert codec.parse_rule(nft.parse_rule(parse(transaction)[0])) == rule
 
 
 @pytest.mark.parametrize("family", list(Family))
 def test_every_set_reads_back_equal(family: Family) -> None:
     for name, spec in set_specs(layout_of(family)).items():
-        batch = nft.Batch(2)
-        batch.add(nft.NEWSET, codec.set_body(name, spec, 1), "set")
-        assert codec.decode_set(nft.parse_set(parse(batch)[0])) == spec
+        transaction = nft.Transaction(2)
+        transaction.add(nft.NEWSET, codec.set_body(name, spec, 1), "set")
+        assert codec.parse_set(nft.parse_set(parse(transaction)[0])) == spec
 
 
-def decoded(name: str, *attributes: bytes) -> types.Expr:
-    batch = nft.Batch(2)
-    batch.add(nft.NEWRULE, nft.rule_body("t", "c", [nft.expression(name, *attributes)]), "rule")
-    (found,) = nft.parse_rule(parse(batch)[0]).expressions
-    return codec.decode_expression(found)
+def decoded(name: str, *attributes: bytes) -> exprs.Expr:
+    transaction = nft.Transaction(2)
+    body = nft.rule_body("t", "c", [nft.expression(name, *attributes)])
+    transaction.add(nft.NEWRULE, body, "rule")
+    (found,) = nft.parse_rule(parse(transaction)[0]).expressions
+    return codec.parse_expression(found)
 
 
 def test_old_register_names_are_the_same_registers() -> None:
     """The kernel dumps register 12 as 2."""
-    assert decoded("meta", attr_be32(1, 2), attr_be32(2, 16)) == types.MetaLoad(12, 16)
+    assert decoded("meta", attr_be32(1, 2), attr_be32(2, 16)) == exprs.MetaLoad(12, 16)
 
 
 def test_an_inverted_lookup_is_not_ours() -> None:
     """It would otherwise look like its opposite."""
     parts = (attr_str(1, "cluster-ips"), attr_be32(2, 8))
-    assert decoded("lookup", *parts) == types.Lookup("cluster-ips", 8)
-    assert isinstance(decoded("lookup", *parts, attr_be32(5, 1)), types.Unknown)
+    assert decoded("lookup", *parts) == exprs.Lookup("cluster-ips", 8)
+    assert isinstance(decoded("lookup", *parts, attr_be32(5, 1)), exprs.Unknown)
 
 
 def test_a_bitwise_between_two_registers_is_not_ours() -> None:
     value = nft.pack_value(4, b"\0\0\0\1") + nft.pack_value(5, b"\0\0\0\0")
     parts = (attr_be32(1, 8), attr_be32(2, 9), attr_be32(3, 4), value)
-    assert isinstance(decoded("bitwise", *parts), types.Unknown)
+    assert isinstance(decoded("bitwise", *parts), exprs.Unknown)
 
 
 def test_foreign_expressions_compare_unequal_to_ours() -> None:
-    """A rule somebody added is noticed, whatever it does."""
-    assert decoded("counter") == types.Unknown("counter", ())
+    """A rule of another process is noticed, whatever it does."""
+    assert decoded("counter") == exprs.Unknown("counter", ())
 
 
 def test_scaffold_rules_are_all_encodable() -> None:
     """No expression without a row in the table."""
-    for value in scaffold(node(), 1).values():
+    for value in scaffold(node(), Options()).values():
         if isinstance(value, Chain):
             for rule in value.rules:
                 assert codec.rule_body("c", rule)

@@ -17,10 +17,12 @@ from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.kernel.nftables import wire as nft
-from kubeproxy.kernel.nftables.table import NftSocket
-from kubeproxy.modes.base import SCAFFOLD, Item, ModeOptions, Owner, Value
+from kubeproxy.kernel.nftables.table import Nftables
+from kubeproxy.modes.base import SCAFFOLD, Owner
+from kubeproxy.modes.nftables.items import Item, Value
 from kubeproxy.modes.nftables.mode import MODE, NftablesBackend
 from kubeproxy.modes.nftables.names import TABLE_NAME, layout_of
+from kubeproxy.modes.nftables.options import Options
 from kubeproxy.sync.ledger import Ledger
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("namespace")]
@@ -38,7 +40,7 @@ OPEN: list[NftablesBackend] = []
 
 @pytest.fixture(autouse=True)
 async def close_sockets() -> AsyncIterator[None]:
-    """Whatever a test opened is given back."""
+    """Close what a test opened."""
     yield
     while OPEN:
         await OPEN.pop().close()
@@ -48,7 +50,7 @@ class Proxy:
     """Ledger and backend, driven as the engine drives them."""
 
     def __init__(self, family: Family, on: NodeFacts | None = None) -> None:
-        self.backend = NftablesBackend(family, ModeOptions())
+        self.backend = NftablesBackend(family, Options())
         OPEN.append(self.backend)
         self.node = on or node(family, service_cidrs=[SERVICE_CIDRS[family]])
         self.ledger: Ledger[Owner, Item, Value] = Ledger()
@@ -179,32 +181,32 @@ async def test_a_deleted_table_is_drift_not_a_bad_service() -> None:
     ],
 )
 async def test_damage_is_noticed_and_repaired(damage: str) -> None:
-    """Whatever somebody does to the table, one re-read brings it back."""
+    """Whatever another process does to the table, one re-read repairs it."""
     proxy = everything(Family.IPV4)
     await proxy.sync()
     before = run("nft list ruleset")
-    heard: list[str] = []
-    watching = asyncio.create_task(proxy.backend.watch(heard.append))
+    reported: list[str] = []
+    watching = asyncio.create_task(proxy.backend.watch(reported.append))
     await asyncio.sleep(0)
     run(damage)
-    await asyncio.wait_for(_until(heard), 1.0)
+    await asyncio.wait_for(_until(reported), 1.0)
     assert await proxy.read() > 0
     await proxy.apply()
     watching.cancel()
     assert lines(run("nft list ruleset")) == lines(before)
 
 
-async def _until(heard: list[str]) -> None:
-    while not heard:
+async def _until(reported: list[str]) -> None:
+    while not reported:
         await asyncio.sleep(0.01)
 
 
 async def test_our_own_changes_and_foreign_tables_are_no_drift() -> None:
-    """Only somebody else's hand in our own table counts."""
+    """Only changes that other processes make to our table count."""
     proxy = Proxy(Family.IPV4)
     await proxy.sync()
-    heard: list[str] = []
-    watching = asyncio.create_task(proxy.backend.watch(heard.append))
+    reported: list[str] = []
+    watching = asyncio.create_task(proxy.backend.watch(reported.append))
     await asyncio.sleep(0)
     proxy.want(service(), pods(Family.IPV4, 1, 2))
     await proxy.apply()
@@ -212,7 +214,7 @@ async def test_our_own_changes_and_foreign_tables_are_no_drift() -> None:
     run("nft add table ip6 kube-proxy")
     await asyncio.sleep(0.2)
     watching.cancel()
-    assert heard == []
+    assert reported == []
 
 
 async def test_affinity_survives_a_restart_and_a_change_of_timeout() -> None:
@@ -232,8 +234,8 @@ async def test_affinity_survives_a_restart_and_a_change_of_timeout() -> None:
 
 
 def _sets(family: Family) -> list[nft.SetInfo]:
-    with NftSocket(layout_of(family).number) as handle:
-        return handle.sets(TABLE_NAME)
+    with Nftables(layout_of(family).number) as nftables:
+        return nftables.sets(TABLE_NAME)
 
 
 async def test_a_table_with_other_set_types_is_replaced() -> None:
@@ -268,14 +270,15 @@ async def test_a_refusal_names_service_and_object() -> None:
 
 
 async def test_a_dry_run_changes_nothing() -> None:
-    """Without its end mark a batch is checked and rolled back."""
-    with NftSocket(2) as handle:
-        batch = nft.Batch(2)
-        batch.add(nft.NEWTABLE, nft.table_body("kube-proxy"), "table", nft.CREATE)
-        assert handle.check(batch) == ()
-        assert handle.tables() == []
-        batch.add(nft.DELCHAIN, nft.chain_body("kube-proxy", "missing"), "chain missing")
-        assert [(r.label, r.position) for r in handle.check(batch)] == [("chain missing", 1)]
+    """Without its end mark a transaction is checked and rolled back."""
+    with Nftables(2) as nftables:
+        transaction = nft.Transaction(2)
+        transaction.add(nft.NEWTABLE, nft.table_body("kube-proxy"), "table", nft.CREATE)
+        assert nftables.check(transaction) == ()
+        assert nftables.tables() == []
+        transaction.add(nft.DELCHAIN, nft.chain_body("kube-proxy", "missing"), "chain missing")
+        refused = nftables.check(transaction)
+        assert [(r.label, r.position) for r in refused] == [("chain missing", 1)]
 
 
 async def test_cleanup_removes_both_tables_and_nothing_else() -> None:
@@ -290,7 +293,7 @@ async def test_cleanup_removes_both_tables_and_nothing_else() -> None:
 
 async def test_the_mode_is_supported_here() -> None:
     """The check neither raises nor leaves anything behind."""
-    await MODE.check(list(Family), ModeOptions())
+    await MODE.check(list(Family), Options())
     assert run("nft list tables") == ""
 
 

@@ -12,19 +12,23 @@ from tests.support.builders import endpoint, node, plan, port, service
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.facts.ids import Family, Protocol
-from kubeproxy.modes.base import Change, ModeOptions
+from kubeproxy.modes.base import Change, OwnedChange
+from kubeproxy.modes.nftables.compile.listeners import Close, Open, Retarget, compile_listeners
+from kubeproxy.modes.nftables.items import Address, ListenerItem, Target
 from kubeproxy.modes.nftables.mode import NftablesBackend
-from kubeproxy.modes.nftables.sinks.localhost import ListenerItem, LocalhostSink, listener_items
-from kubeproxy.modes.nftables.sinks.relay import Address, Picker, Target
+from kubeproxy.modes.nftables.options import Options
+from kubeproxy.modes.nftables.render import listener_items
+from kubeproxy.modes.nftables.sinks.localhost import LocalhostSink
+from kubeproxy.modes.nftables.sinks.relay import Picker
 
 PODS = [endpoint("10.244.1.1", 8080, local=True), endpoint("10.244.1.2", 8080)]
 
 
-def test_nothing_listens_unless_asked_for() -> None:
+def test_nothing_listens_by_default() -> None:
     """The option is off by default, as upstream has no such thing."""
     facts = plan(service(node_port=30000), PODS)
-    off = NftablesBackend(Family.IPV4, ModeOptions())
-    on = NftablesBackend(Family.IPV4, ModeOptions(nftables_localhost_node_ports=True))
+    off = NftablesBackend(Family.IPV4, Options())
+    on = NftablesBackend(Family.IPV4, Options(localhost_node_ports=True))
     extra = on.render(facts, node()).keys() - off.render(facts, node()).keys()
     assert extra == {ListenerItem(Protocol.TCP, 30000)}
     assert [sink.name for sink in off.sinks] == ["nftables"]
@@ -67,6 +71,16 @@ def test_affinity_pins_all_local_clients_to_one_endpoint_while_it_is_used() -> N
     assert picker.pick(29) == one
 
 
+def test_what_is_open_is_retargeted_and_what_is_not_is_opened() -> None:
+    """Also if the ledger believes in a listener whose port could not be had."""
+    item, target = ListenerItem(Protocol.TCP, 30000), Target((("10.0.0.1", 1),))
+    changed: Change[ListenerItem, Target] = OwnedChange(None, item, Target(()), target)
+    gone: Change[ListenerItem, Target] = OwnedChange(None, item, target, None)
+    assert [b.payload for b in compile_listeners([changed], {item})] == [Retarget(item, target)]
+    assert [b.payload for b in compile_listeners([changed], ())] == [Open(item, target)]
+    assert [b.payload for b in compile_listeners([gone], ())] == [Close(item)]
+
+
 @pytest.fixture
 async def sink() -> AsyncIterator[LocalhostSink]:
     with scratch_namespace():
@@ -76,7 +90,8 @@ async def sink() -> AsyncIterator[LocalhostSink]:
 
 
 async def apply(sink: LocalhostSink, item: ListenerItem, target: Target | None) -> None:
-    for batch in sink.compile([Change(None, item, None, target)]):
+    change: Change[ListenerItem, Target] = OwnedChange(None, item, None, target)
+    for batch in sink.compile([change]):
         await sink.apply(batch)
 
 
@@ -110,7 +125,7 @@ async def test_tcp_is_relayed_with_half_close(sink: LocalhostSink) -> None:
 
 @pytest.mark.kernel
 async def test_a_dead_endpoint_closes_the_clients_connection(sink: LocalhostSink) -> None:
-    """Nobody is left waiting."""
+    """No client is left waiting."""
     await apply(sink, ListenerItem(Protocol.TCP, 30000), Target((("127.0.0.1", 9),)))
     assert await asyncio.wait_for(ask(30000, b""), 5) == b""
 
@@ -133,7 +148,7 @@ async def udp_ask(client: socket.socket, text: bytes) -> bytes:
 async def test_udp_clients_keep_their_flow_and_lose_it_with_the_endpoint(
     sink: LocalhostSink,
 ) -> None:
-    """Two clients are told apart; a retarget moves the next datagram."""
+    """Each client has a flow of its own; a retarget moves the next datagram."""
     loop = asyncio.get_running_loop()
     servers = [
         (await loop.create_datagram_endpoint(_Echo, ("127.0.0.1", number)))[0]
@@ -154,7 +169,7 @@ async def test_udp_clients_keep_their_flow_and_lose_it_with_the_endpoint(
 
 
 @pytest.mark.kernel
-async def test_a_port_somebody_else_has_is_counted_and_tried_again(sink: LocalhostSink) -> None:
+async def test_a_port_of_another_process_is_counted_and_tried_again(sink: LocalhostSink) -> None:
     """The round goes on; the listener appears once the port is free."""
     squatter = await asyncio.start_server(echo, "127.0.0.1", 30000)
     item = ListenerItem(Protocol.TCP, 30000)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import endpoint
+from tests.support.builders import endpoint, node, plan, service
 
 from kubeproxy.facts.ids import Protocol, ServicePortId
+from kubeproxy.modes.base import items_of
 from kubeproxy.modes.nftables import names
-from kubeproxy.modes.nftables.scaffold import BASE_CHAINS, SCAFFOLD_CHAINS
+from kubeproxy.modes.nftables.items import Chain, ChainItem, ChainKind
+from kubeproxy.modes.nftables.names import BASE_CHAINS, SCAFFOLD_CHAINS
+from kubeproxy.modes.nftables.options import Options
+from kubeproxy.modes.nftables.render import render
+from kubeproxy.modes.nftables.scaffold import scaffold
 
 
 @pytest.mark.parametrize(
@@ -61,3 +66,23 @@ def test_our_own_names_are_safe_from_upstreams_garbage_collection() -> None:
     """It deletes sets called affinity-… and chains with a slash."""
     assert not any(name.startswith("affinity-") for name in names.POOL_MAPS)
     assert not any("/" in name for name in (*names.POOL_MAPS, *SCAFFOLD_CHAINS, *BASE_CHAINS))
+
+
+def test_a_found_chain_has_the_kind_it_was_rendered_with() -> None:
+    """Otherwise a restart would find every chain changed."""
+    on = node(node_port_cidrs=["192.0.2.0/24"])
+    pods = [endpoint("10.244.1.1", local=True), endpoint("10.244.1.2")]
+    rendered = dict(scaffold(on, Options()))
+    for local in (False, True):
+        for seconds in (0, 60):
+            facts = service(
+                node_port=30000,
+                load_balancer_ips=["203.0.113.9"],
+                source_ranges=["192.0.2.0/24"],
+                external_local=local,
+                affinity_seconds=seconds,
+            )
+            rendered |= render(plan(facts, pods, on), on, Options())
+    kinds = {item.name: chain.kind for item, chain in items_of(rendered, ChainItem, Chain).items()}
+    assert {name: names.chain_kind(name) for name in kinds} == kinds
+    assert set(kinds.values()) == set(ChainKind)

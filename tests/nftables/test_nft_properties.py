@@ -12,22 +12,24 @@ from tests.support.worlds import World, sources, worlds
 
 from kpctl.flows.trace import Arrival, Traced
 from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.nftables import wire as nft
-from kubeproxy.modes.base import SCAFFOLD, Batch, Item, Owner, Value
+from kubeproxy.kernel.nftables.wire import Transaction
+from kubeproxy.modes.base import SCAFFOLD, Batch, Owner
 from kubeproxy.modes.nftables.compile.transactions import compile_transactions
+from kubeproxy.modes.nftables.items import Item, Value
 from kubeproxy.modes.nftables.names import layout_of
+from kubeproxy.modes.nftables.options import Options
 from kubeproxy.modes.nftables.render import render
 from kubeproxy.modes.nftables.scaffold import scaffold
 from kubeproxy.modes.nftables.sinks.table import read_table
 from kubeproxy.plan.types import FrontendKind
 from kubeproxy.sync.ledger import Ledger
 
-MARK = 0x4000
+OPTIONS = Options()
 SMALL = 600
 """Bytes of a transaction: small enough to cut these clusters into many."""
 
 WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
-"""These clusters take long to shrink and are small: a counterexample is told as found."""
+"""These clusters take long to shrink and are small: a counterexample is shown as found."""
 
 families = st.sampled_from(tuple(Family))
 pairs = families.flatmap(lambda family: st.tuples(worlds(family), worlds(family)))
@@ -51,15 +53,14 @@ class Proxy:
         for owner in self._ledger.owners():
             if owner not in plans:
                 self._ledger.remove(owner)
-        self._ledger.put(SCAFFOLD, scaffold(world.node, MARK))
+        self._ledger.put(SCAFFOLD, scaffold(world.node, OPTIONS))
         for owner, plan in plans.items():
-            self._ledger.put(owner, render(plan, world.node, MARK))
+            self._ledger.put(owner, render(plan, world.node, OPTIONS))
 
-    def batches(self, limit: int = SMALL) -> list[Batch]:
+    def batches(self, limit: int = SMALL) -> list[Batch[Transaction]]:
         return list(compile_transactions(self._layout, self._ledger.difference(), limit=limit))
 
-    def apply(self, batch: Batch) -> None:
-        assert isinstance(batch.payload, nft.Batch)
+    def apply(self, batch: Batch[Transaction]) -> None:
         assert self.kernel.commit(batch.payload) == ()
         self._ledger.confirm(batch.changes)
 

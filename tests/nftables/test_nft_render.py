@@ -7,7 +7,7 @@ from tests.support.builders import endpoint, node, plans, port, service
 from kubeproxy.facts.ids import Family, Protocol, ServicePortId
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.service import ServiceFacts
-from kubeproxy.modes.base import SCAFFOLD, Fragment
+from kubeproxy.modes.base import SCAFFOLD
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.describe import describe, format_element
 from kubeproxy.modes.nftables.items import (
@@ -15,16 +15,18 @@ from kubeproxy.modes.nftables.items import (
     ChainItem,
     Element,
     ElementItem,
+    Fragment,
     Pool,
     PoolItem,
     SetItem,
     SetSpec,
 )
 from kubeproxy.modes.nftables.names import layout_of
+from kubeproxy.modes.nftables.options import Options
 from kubeproxy.modes.nftables.render import render
 from kubeproxy.modes.nftables.rules.text import format_rule
 
-MARK = 0x4000
+OPTIONS = Options()
 LOCAL = endpoint("10.244.1.1", 8080, local=True)
 REMOTE = endpoint("10.244.2.2", 8080)
 VIP = "203.0.113.9"
@@ -33,7 +35,7 @@ VIP = "203.0.113.9"
 def rendered(facts: ServiceFacts, *pods: object, on: NodeFacts | None = None) -> Fragment:
     where = on or node()
     (found,) = plans(facts, pods, where)  # type: ignore[arg-type]
-    return render(found, where, MARK)
+    return render(found, where, OPTIONS)
 
 
 def elements(fragment: Fragment) -> dict[str, list[str]]:
@@ -60,9 +62,11 @@ def chain(fragment: Fragment, name: str) -> list[str]:
 
 
 def owned(fragment: Fragment) -> list[str]:
-    """Chains that belong to this service alone, by prefix."""
+    """Prefixes of the chains that belong to this service alone."""
     return sorted(
-        i.name.split("-")[0] for i in fragment if isinstance(i, ChainItem) and "/" in i.name
+        item.name.split("-")[0]
+        for item, value in fragment.items()
+        if isinstance(item, ChainItem) and isinstance(value, Chain) and value.kind.is_of_service
     )
 
 
@@ -174,7 +178,7 @@ def test_the_vip_itself_may_connect_when_the_node_is_within_the_ranges() -> None
 
 
 def test_affinity_services_have_upstreams_sets_and_chains() -> None:
-    """First whoever served the client lately, then an equal chance for each."""
+    """First the endpoint that served the client lately, then an equal chance for each."""
     found = rendered(service(affinity_seconds=60), LOCAL, REMOTE)
     assert owned(found) == ["endpoint", "endpoint", "service"]
     (name,) = [i.name for i in found if isinstance(i, ChainItem) and i.name.startswith("service-")]
@@ -195,7 +199,7 @@ def test_sctp_and_udp_have_their_own_keys() -> None:
     """The same number under three protocols is three frontends."""
     ports = [port(80, name=p.value, protocol=p) for p in Protocol]
     where = node()
-    found = [render(p, where, MARK) for p in plans(service(ports=ports), [LOCAL], where)]
+    found = [render(p, where, OPTIONS) for p in plans(service(ports=ports), [LOCAL], where)]
     shown = [elements(fragment)["service-ips"][0] for fragment in found]
     assert shown == [f"10.96.0.10 . {p} . 80 : goto pick-1" for p in ("tcp", "udp", "sctp")]
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import pytest
 from tests.support.builders import node
 
+from kubeproxy.facts.address import pack_address
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts
 from kubeproxy.modes.nftables.items import Chain, ChainItem, ElementItem, SetItem
-from kubeproxy.modes.nftables.names import layout_of, pack_address
+from kubeproxy.modes.nftables.names import BASE_CHAINS, layout_of
+from kubeproxy.modes.nftables.options import Options
 from kubeproxy.modes.nftables.rules.text import format_rule
-from kubeproxy.modes.nftables.scaffold import BASE_CHAINS, scaffold, set_specs
+from kubeproxy.modes.nftables.scaffold import scaffold, set_specs
 
 
 def rules_of(on: NodeFacts, chain: str, mark: int = 0x4000) -> list[str]:
-    found = scaffold(on, mark)[ChainItem(chain)]
+    found = scaffold(on, Options(masquerade_mark=mark))[ChainItem(chain)]
     assert isinstance(found, Chain)
     return [format_rule(rule, layout_of(on.family)) for rule in found.rules]
 
@@ -128,7 +130,7 @@ def test_unrestricted_node_ports_are_on_every_address_but_loopback(
 ) -> None:
     assert rules_of(node(family), "services")[-1] == dispatch
     assert rules_of(node(family), "nodeport-endpoints-check") == [check]
-    assert SetItem("nodeport-ips") not in scaffold(node(family), 1)
+    assert SetItem("nodeport-ips") not in scaffold(node(family), Options())
 
 
 def test_restricted_node_ports_are_on_the_hosts_addresses_within_the_networks() -> None:
@@ -140,7 +142,7 @@ def test_restricted_node_ports_are_on_the_hosts_addresses_within_the_networks() 
     assert rules_of(on, "services")[-1] == (
         "ip daddr @nodeport-ips meta l4proto . th dport vmap @service-nodeports"
     )
-    members = [i for i in scaffold(on, 1) if isinstance(i, ElementItem)]
+    members = [i for i in scaffold(on, Options()) if isinstance(i, ElementItem)]
     assert members == [ElementItem("nodeport-ips", pack_address("192.0.2.10"))]
 
 

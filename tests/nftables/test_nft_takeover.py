@@ -17,7 +17,7 @@ import pytest
 
 from kpctl.apiserver.admin import endpoint_slice, service
 from kpctl.apiserver.build import NoGo, built
-from kpctl.apiserver.small import FakeApi
+from kpctl.apiserver.small import SmallApiServer
 
 pytestmark = [pytest.mark.api, pytest.mark.kernel, pytest.mark.timeout(900)]
 
@@ -40,9 +40,9 @@ def upstream() -> tuple[str, ...]:
 
 
 @pytest.fixture
-async def api(namespace: None) -> AsyncIterator[FakeApi]:
+async def api(namespace: None) -> AsyncIterator[SmallApiServer]:
     """Three services: plain, with affinity, and with nothing behind it."""
-    async with FakeApi().serving() as found:
+    async with SmallApiServer().serving() as found:
         await found.create("nodes", "", NODE)
         for number, (name, affinity) in enumerate(
             (("plain", "None"), ("sticky", "ClientIP"), ("empty", "None"))
@@ -70,7 +70,7 @@ def _service(name: str, number: int, affinity: str) -> dict[str, object]:
 
 
 @asynccontextmanager
-async def running(program: Sequence[str], api: FakeApi, log: Path) -> AsyncIterator[None]:
+async def running(program: Sequence[str], api: SmallApiServer, log: Path) -> AsyncIterator[None]:
     """A proxy, until it has synced and beyond."""
     flags = [
         f"--master={api.url}",
@@ -140,7 +140,7 @@ def clients(name: str) -> str:
 
 
 async def test_we_take_over_from_upstream(
-    api: FakeApi, upstream: tuple[str, ...], tmp_path: Path
+    api: SmallApiServer, upstream: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Its chains go, its affinity stays, and nothing of it is left in the way."""
     async with running(upstream, api, tmp_path / "upstream.log"):
@@ -153,7 +153,7 @@ async def test_we_take_over_from_upstream(
 
 
 async def test_upstream_takes_over_from_us(
-    api: FakeApi, upstream: tuple[str, ...], tmp_path: Path
+    api: SmallApiServer, upstream: tuple[str, ...], tmp_path: Path
 ) -> None:
     """It neither fails on our objects nor loses the affinity they hold."""
     async with running(OURS, api, tmp_path / "ours.log"):

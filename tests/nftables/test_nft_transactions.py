@@ -1,4 +1,4 @@
-"""Order, bounds and blame of transactions; and that one change costs one change."""
+"""Order and bounds of transactions, what a refusal names, and that one change costs one change."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from collections import Counter
 
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, plans, service
-from tests.support.fake_backend import FakeClock, FakeConntrack, Heard
+from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
 from tests.support.fake_nft import FakeNft
 
 from kubeproxy.errors import Drifted, Rejected, Unsupported
+from kubeproxy.facts.address import pack_address
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.kernel.nftables import wire as nft
-from kubeproxy.modes.base import SCAFFOLD, Batch, Item, ModeOptions, Owner, Value
-from kubeproxy.modes.nftables import names
+from kubeproxy.kernel.nftables.wire import Notification, Transaction
+from kubeproxy.modes.base import SCAFFOLD, Batch, Owner
 from kubeproxy.modes.nftables.check import require_kernel
-from kubeproxy.modes.nftables.compile import refusals as blame
+from kubeproxy.modes.nftables.compile.refusals import describe_refusal
 from kubeproxy.modes.nftables.compile.transactions import compile_transactions
-from kubeproxy.modes.nftables.items import Pool, SetSpec
+from kubeproxy.modes.nftables.items import Item, Pool, SetSpec, Value
 from kubeproxy.modes.nftables.mode import NftablesBackend
 from kubeproxy.modes.nftables.names import layout_of
+from kubeproxy.modes.nftables.options import Options
 from kubeproxy.modes.nftables.render import render
 from kubeproxy.modes.nftables.scaffold import scaffold
 from kubeproxy.modes.nftables.sinks import monitor
@@ -29,7 +31,7 @@ from kubeproxy.sync.engine import Engine
 from kubeproxy.sync.ledger import Ledger
 
 LAYOUT = layout_of(Family.IPV4)
-MARK = 0x4000
+OPTIONS = Options()
 
 
 class Cluster:
@@ -39,7 +41,7 @@ class Cluster:
         self.kernel = FakeNft()
         self.sink = TableSink(LAYOUT, lambda _: self.kernel)
         self.ledger: Ledger[Owner, Item, Value] = Ledger()
-        self.ledger.put(SCAFFOLD, scaffold(node(), MARK))
+        self.ledger.put(SCAFFOLD, scaffold(node(), OPTIONS))
         for number in range(services):
             self.set(number, pods(3))
         self.apply()
@@ -51,15 +53,14 @@ class Cluster:
             affinity_seconds=options.get("affinity_seconds", 0),
         )
         for plan in plans(facts, endpoints):
-            self.ledger.put(plan.id, render(plan, node(), MARK))
+            self.ledger.put(plan.id, render(plan, node(), OPTIONS))
 
-    def batches(self, limit: int = 400_000) -> list[Batch]:
+    def batches(self, limit: int = 400_000) -> list[Batch[Transaction]]:
         return list(compile_transactions(LAYOUT, self.ledger.difference(), limit=limit))
 
-    def apply(self) -> list[Batch]:
+    def apply(self) -> list[Batch[Transaction]]:
         batches = self.batches()
         for batch in batches:
-            assert isinstance(batch.payload, nft.Batch)
             assert self.kernel.commit(batch.payload) == ()
             self.ledger.confirm(batch.changes)
         return batches
@@ -86,10 +87,9 @@ def test_one_changed_endpoint_costs_the_same_in_any_cluster(change: list[Endpoin
     assert len(costs[0]) == 1
 
 
-def labels(batches: list[Batch]) -> set[str]:
+def labels(batches: list[Batch[Transaction]]) -> set[str]:
     found: set[str] = set()
     for batch in batches:
-        assert isinstance(batch.payload, nft.Batch)
         found.update(batch.payload.labels)
     return found
 
@@ -103,7 +103,7 @@ def test_services_of_common_size_bring_no_rule() -> None:
 
 
 def test_an_uncommon_class_comes_with_its_first_service_and_goes_with_its_last() -> None:
-    """Nothing is left behind for whoever reads the table."""
+    """Nothing is left behind to puzzle a reader of the table."""
     cluster = Cluster()
     cluster.set(1, pods(40))
     assert "chain pick-40" in labels(cluster.apply())
@@ -122,7 +122,6 @@ def test_only_the_slots_that_differ_are_sent() -> None:
     cluster.apply()
     cluster.set(1, [*pods(9, first=100), endpoint("10.244.9.9")])
     (batch,) = cluster.apply()
-    assert isinstance(batch.payload, nft.Batch)
     assert batch.payload.labels == ["elements of service-endpoints"] * 2
     assert batch.size <= 200
 
@@ -163,7 +162,7 @@ async def test_a_refused_service_is_named() -> None:
     cluster = Cluster()
     cluster.set(1, pods(2))
     batches = cluster.batches()
-    foreign = nft.Batch(2)
+    foreign = Transaction(2)
     body = next(
         nft.elements_bodies(
             "kube-proxy",
@@ -179,17 +178,22 @@ async def test_a_refused_service_is_named() -> None:
 
 
 def _goto(chain: str) -> bytes:
-    return nft.pack_verdict(2, nft.Verdict(nft.GOTO, chain))
+    verdict = nft.Verdict(nft.NFT_GOTO, chain)
+    return nft.pack_verdict(nft.NFTA_SET_ELEM_DATA, verdict)
 
 
 async def test_one_bad_service_is_left_out_and_named() -> None:
     """The kernel refuses one; all others are programmed, and the next round tries again."""
     kernel = FakeNft()
-    bad = names.pack_address("10.96.0.7")
+    bad = pack_address("10.96.0.7")
     kernel.refuse = lambda message: bad in message.body
-    backend = NftablesBackend(Family.IPV4, ModeOptions(), lambda _: kernel)
+    backend = NftablesBackend(Family.IPV4, OPTIONS, lambda _: kernel)
     engine = Engine(
-        backend, node(), clock=FakeClock(), listener=Heard(), clean_conntrack=FakeConntrack()
+        backend,
+        node(),
+        clock=FakeClock(),
+        listener=RecordedRounds(),
+        clean_conntrack=FakeConntrack(),
     )
     for number in range(20):
         name = f"default/svc-{number}"
@@ -206,7 +210,7 @@ async def test_one_bad_service_is_left_out_and_named() -> None:
 async def test_a_missing_table_is_drift() -> None:
     """Then nothing we believed is true, and isolating services would be in vain."""
     cluster = Cluster()
-    gone = nft.Batch(2)
+    gone = Transaction(2)
     gone.add(nft.DELTABLE, nft.table_body("kube-proxy"), "table")
     assert cluster.kernel.commit(gone) == ()
     cluster.set(1, pods(1))
@@ -216,25 +220,24 @@ async def test_a_missing_table_is_drift() -> None:
 
 
 def test_the_kernels_offset_leads_to_the_element() -> None:
-    """Elements of many services share a message; the blame must not be shared."""
+    """Elements of many services share a message, but only one of them was refused."""
     cluster = Cluster()
     for number in range(3):
         cluster.set(number, pods(1))
     (batch,) = [b for b in cluster.batches() if any("/svc-" in str(c) for c in b.changes)][-1:]
-    assert isinstance(batch.payload, nft.Batch)
     position = batch.payload.labels.index("elements of service-ips")
-    second = 16 + 4 + len(nft.reference("kube-proxy", "service-ips")) + 4
+    second = 16 + 4 + len(nft.elements_reference("kube-proxy", "service-ips")) + 4
     found = set()
     for offset in (second, second + 100, second + 200):
         refusal = nft.Refusal("elements of service-ips", 16, "busy", position, offset)
-        found.add(blame.describe(refusal, batch.payload, batch.changes))
+        found.add(describe_refusal(refusal, batch.payload, batch.changes))
     assert found == {
         f"element 0a60000{n}0600000000500000 of service-ips of default/svc-{n}:http/TCP: busy"
         for n in range(3)
     }
 
 
-def test_a_hole_left_by_a_foreign_hand_is_seen() -> None:
+def test_a_hole_left_by_another_process_is_seen() -> None:
     """Zeros stand for what is missing, so that it differs from what is wanted."""
     assert join_slots({0: b"aaaaaaaa", 2: b"cccccccc"}) == Pool(b"aaaaaaaa" + b"\0" * 8 + b"c" * 8)
 
@@ -250,8 +253,8 @@ def test_sets_of_another_type_cannot_be_adopted() -> None:
     assert not is_adoptable(LAYOUT, {"affinity-x": SetSpec(7, 4)})
 
 
-def test_drift_tells_the_weightiest_change_first() -> None:
-    """A deleted table says more than its rules."""
+def test_drift_reports_the_most_important_change_first() -> None:
+    """A deleted table matters more than its rules."""
     seen = Counter({(6, "rule deleted (services)"): 3, (0, "table deleted"): 1})
     assert monitor.summary(seen) == "table deleted, 3 × rule deleted (services)"
     many = Counter({(9, f"element added ({n})"): 1 for n in range(7)})
@@ -260,10 +263,12 @@ def test_drift_tells_the_weightiest_change_first() -> None:
 
 def test_members_of_affinity_sets_are_no_drift() -> None:
     """Packets put them there."""
-    assert monitor.is_drift(nft.News(2, "kube-proxy", nft.NEWSETELEM, "cluster-ips", False), 2)
-    assert not monitor.is_drift(nft.News(2, "kube-proxy", nft.NEWSETELEM, "affinity-x", False), 2)
-    assert not monitor.is_drift(nft.News(10, "kube-proxy", nft.DELTABLE, "", True), 2)
-    assert not monitor.is_drift(nft.News(2, "other", nft.DELTABLE, "", True), 2)
+    assert monitor.is_drift(Notification(2, "kube-proxy", nft.NEWSETELEM, "cluster-ips", False), 2)
+    assert not monitor.is_drift(
+        Notification(2, "kube-proxy", nft.NEWSETELEM, "affinity-x", False), 2
+    )
+    assert not monitor.is_drift(Notification(10, "kube-proxy", nft.DELTABLE, "", True), 2)
+    assert not monitor.is_drift(Notification(2, "other", nft.DELTABLE, "", True), 2)
 
 
 @pytest.mark.parametrize("release", ["5.13.0", "6.18.44-fc", "10.0"])

@@ -24,14 +24,14 @@ def test_without_endpoints_every_frontend_rejects() -> None:
         service(node_port=30080, external_ips=["203.0.113.1"], load_balancer_ips=["203.0.113.2"])
     )
     assert {f.verdict for f in made.frontends} == {Verdict.REJECT}
-    assert not any(f.accepts_anybody for f in made.frontends)
+    assert not any(f.accepts_anyone for f in made.frontends)
 
 
 def test_external_policy_local_drops_outsiders_without_a_local_endpoint() -> None:
     made = plan(service(node_port=30080, external_local=True), [THERE])
     (node_port,) = made.frontends_of(FrontendKind.NODE_PORT)
     assert node_port.verdict is Verdict.DROP
-    assert node_port.has_short_circuit and node_port.accepts_anybody
+    assert node_port.has_short_circuit and node_port.accepts_anyone
     assert made.frontends_of(FrontendKind.CLUSTER_IP)[0].verdict is Verdict.FORWARD
     assert made.has_internal and not made.has_external
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from kubeproxy.api.events import EventRequest
 from kubeproxy.errors import Unavailable
 from kubeproxy.facts.ids import ServiceName
 from kubeproxy.status.event_series import (
@@ -16,9 +17,8 @@ from kubeproxy.status.event_series import (
     REFRESH_NS,
     WARNING,
     Event,
-    EventRequest,
+    Reference,
     SeriesBook,
-    node_reference,
     service_reference,
 )
 from kubeproxy.status.events import MAX_TRIES, QUEUE_LENGTH, Recorder
@@ -29,7 +29,7 @@ SERVICE = service_reference(ServiceName("web", "front"))
 
 
 class Api:
-    """An API server's event store: keeps events by name, or fails as told."""
+    """An API server's event store: keeps events by name, or fails on request."""
 
     def __init__(self, failures: Sequence[Exception | int] = ()) -> None:
         self.requests: list[EventRequest] = []
@@ -80,7 +80,7 @@ async def test_the_starting_event_has_upstream_shape() -> None:
     """On the Node, in namespace default, no note, no series, microseconds in the time."""
     api, clock = Api(), Clock()
     target = recorder(api, clock)
-    target.record(node_reference("n1"), type=NORMAL, reason="Starting", action="StartKubeProxy")
+    target.record(Reference("Node", "n1"), type=NORMAL, reason="Starting", action="StartKubeProxy")
     await target.drain()
     (request,) = api.requests
     assert (request.method, request.namespace) == ("POST", "default")
@@ -166,7 +166,7 @@ def test_the_note_does_not_split_a_series_but_the_object_does() -> None:
     same = book.observe(event(1, "two"), 1)
     assert same is not None
     assert same.series is not None
-    other = Event(node_reference("n"), WARNING, "R", "A", "", 2)
+    other = Event(Reference("Node", "n"), WARNING, "R", "A", "", 2)
     separate = book.observe(other, 2)
     assert separate is not None
     assert separate.series is None
@@ -221,7 +221,7 @@ async def test_a_full_queue_drops_new_events() -> None:
     api, clock = Api(), Clock()
     target = recorder(api, clock)
     for number in range(QUEUE_LENGTH + 5):
-        target.record(node_reference(f"n{number}"), type=NORMAL, reason="R", action="A")
+        target.record(Reference("Node", f"n{number}"), type=NORMAL, reason="R", action="A")
     await target.drain()
     assert len(api.stored) == QUEUE_LENGTH
 

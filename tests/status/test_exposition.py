@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeproxy.facts.ids import Family
-from kubeproxy.status.exposition import PROTOBUF, format_go_float, negotiate
+from kubeproxy.go.floats import format_general
+from kubeproxy.status.exposition import PROTOBUF, negotiate
 from kubeproxy.status.metrics import Metrics
 from kubeproxy.sync.report import RoundReport
 
@@ -41,12 +42,12 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
     ],
 )
 def test_numbers_read_as_in_go(value: float, text: str) -> None:
-    assert format_go_float(value) == text
+    assert format_general(value) == text
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_printed_number_reads_back_the_same(value: float) -> None:
-    assert float(format_go_float(value)) == value
+    assert float(format_general(value)) == value
 
 
 @pytest.mark.parametrize(

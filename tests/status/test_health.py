@@ -16,8 +16,8 @@ from kubeproxy.status.health import (
     ProxyHealth,
     SyncState,
     assess,
-    healthz_answer,
-    livez_answer,
+    healthz_response,
+    livez_response,
     queue,
     update,
 )
@@ -62,9 +62,9 @@ def test_health_by_history(steps: list[str], now: float, is_healthy: bool) -> No
 def test_healthz_passing() -> None:
     """All families healthy, node eligible: 200, lastUpdated is the time of the request."""
     health = assess(run(["0 4 u", "1 6 u"]), 5)
-    answer = healthz_answer(health, NOON_NS + 5 * SECOND + 85182829 * 10, eligible=True)
-    assert answer.code == 200
-    assert answer.body == (
+    response = healthz_response(health, NOON_NS + 5 * SECOND + 85182829 * 10, eligible=True)
+    assert response.code == 200
+    assert response.body == (
         b'{"lastUpdated":"2026-11-15T12:00:05.85182829Z",'
         b'"currentTime":"2026-11-15T12:00:05.85182829Z",'
         b'"nodeEligible":true,"healthy":true,"status":{'
@@ -75,40 +75,40 @@ def test_healthz_passing() -> None:
 
 def test_an_ineligible_node_fails_healthz_although_the_proxy_is_healthy() -> None:
     health = assess(run(["7 6 u"]), 8)
-    answer = healthz_answer(health, NOON_NS, eligible=False)
-    assert answer.code == 503
-    assert answer.body == (
+    response = healthz_response(health, NOON_NS, eligible=False)
+    assert response.code == 503
+    assert response.body == (
         b'{"lastUpdated":"2026-11-15T12:00:07Z","currentTime":"2026-11-15T12:00:00Z",'
         b'"nodeEligible":false,"healthy":true,"status":{'
         b'"IPv6":{"lastUpdated":"2026-11-15T12:00:07Z","healthy":true}}}'
     )
-    assert livez_answer(health, NOON_NS).code == 200
+    assert livez_response(health, NOON_NS).code == 200
 
 
 def test_a_late_family_fails_both_and_is_named() -> None:
     health = assess(run(["0 4 u", "3 6 u", "9 4 q"]), 100)
-    answer = livez_answer(health, NOON_NS)
-    assert answer.code == 503
-    assert answer.body == (
+    response = livez_response(health, NOON_NS)
+    assert response.code == 503
+    assert response.body == (
         b'{"lastUpdated":"2026-11-15T12:00:03Z","currentTime":"2026-11-15T12:00:00Z",'
         b'"healthy":false,"status":{'
         b'"IPv4":{"lastUpdated":"2026-11-15T12:00:00Z","healthy":false},'
         b'"IPv6":{"lastUpdated":"2026-11-15T12:00:03Z","healthy":true}}}'
     )
-    assert healthz_answer(health, NOON_NS, eligible=True).code == 503
+    assert healthz_response(health, NOON_NS, eligible=True).code == 503
 
 
 def test_before_any_report_there_is_no_status_and_a_zero_time() -> None:
     health = assess(run([]), 0)
-    assert healthz_answer(health, NOON_NS, eligible=False).body == (
+    assert healthz_response(health, NOON_NS, eligible=False).body == (
         b'{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"2026-11-15T12:00:00Z",'
         b'"nodeEligible":false,"healthy":true}'
     )
-    assert livez_answer(health, NOON_NS).code == 200
+    assert livez_response(health, NOON_NS).code == 200
 
 
 def test_the_holder_uses_its_clocks_and_zone() -> None:
-    """Waiting follows the monotonic clock: a jump of the wall clock makes nobody unhealthy."""
+    """Waiting follows the monotonic clock: a jump of the wall clock changes no health."""
     wall, monotonic = [NOON_NS], [0.0]
     health = ProxyHealth(
         60, monotonic=lambda: monotonic[0], wall_ns=lambda: wall[0], offset=lambda: 3600

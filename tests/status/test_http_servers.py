@@ -111,7 +111,7 @@ async def test_a_taken_address_is_retried_every_five_seconds() -> None:
     ],
 )
 async def test_failing_hard_ends_at_once(role: ServerRole, message: str, reason: str) -> None:
-    """The error reads as upstream's and says which event it deserves."""
+    """The error has upstream's text and the reason of its event."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ServeError) as caught:
@@ -382,7 +382,7 @@ async def test_a_heap_profile_shows_what_was_allocated_meanwhile() -> None:
 
 
 async def test_only_one_cpu_profile_at_a_time() -> None:
-    """The second client is told; the first gets its profile of the length it asked for."""
+    """The second client gets an error, the first a profile of the length it asked for."""
     import threading
 
     asked: list[float] = []

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from kubeproxy.facts.ids import Family
+from kubeproxy.modes.base import Measure
 from kubeproxy.status.metrics import Metrics
-from kubeproxy.sync.report import Failure, Measure, RoundReport
+from kubeproxy.sync.report import Failure, RoundReport
 
 GOLDEN = Path(__file__).parent / "golden"
 V4, V6 = Family.IPV4, Family.IPV6
@@ -21,8 +22,11 @@ def lines(metrics: Metrics, prefix: str = "kubeproxy_") -> list[str]:
 def rules(total: tuple[int, int], last: tuple[int, int]) -> tuple[Measure, ...]:
     """Rule counts of the filter and nat tables."""
     return tuple(
-        Measure(f"sync_proxy_rules_iptables_{name}", (("table", table),), count)
-        for name, counts in (("total", total), ("last", last))
+        Measure(name, (("table", table),), count)
+        for name, counts in (
+            ("kubeproxy_sync_proxy_rules_iptables_total", total),
+            ("kubeproxy_sync_proxy_rules_iptables_last", last),
+        )
         for table, count in zip(("filter", "nat"), counts, strict=True)
     )
 
@@ -159,12 +163,12 @@ def test_drift_and_rejected_objects_are_counted() -> None:
 def test_a_measure_is_recorded_by_the_kind_of_its_metric() -> None:
     """A counter adds up, a gauge is replaced, a metric of another mode is ignored."""
     metrics = Metrics("nftables")
-    failed = Measure("sync_proxy_rules_nftables_cleanup_failures_total", (), 2)
-    foreign = Measure("sync_proxy_rules_iptables_total", (("table", "nat"),), 9)
+    failed = Measure("kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", (), 2)
+    foreign = Measure("kubeproxy_sync_proxy_rules_iptables_total", (("table", "nat"),), 9)
     for _ in range(2):
         metrics.observe_round(RoundReport(V4, True, 1.0, 0.1, measures=(failed, foreign)))
     found = lines(metrics)
-    assert f'kubeproxy_{failed.metric}{{ip_family="IPv4"}} 4' in found
+    assert f'{failed.metric}{{ip_family="IPv4"}} 4' in found
     assert not [x for x in found if "iptables" in x]
 
 
@@ -213,12 +217,14 @@ def test_packet_counters_are_read_when_scraped_in_iptables_mode_only() -> None:
     """The kernel's number is shown as it is; an object that does not exist shows nothing."""
     kernel = {"ct_state_invalid_dropped_pkts": 7}
     name = "kubeproxy_iptables_ct_state_invalid_dropped_packets_total"
-    metrics = Metrics("iptables", packet_count=kernel.get)
+    metrics, other = Metrics("iptables"), Metrics("nftables")
+    metrics.serve_packet_counts(kernel.get)
+    other.serve_packet_counts(kernel.get)
     assert f"{name} 7" in lines(metrics)
     kernel["ct_state_invalid_dropped_pkts"] = 9
     assert f"{name} 9" in lines(metrics)
     assert not [x for x in lines(metrics) if "localhost_nodeports" in x]
-    assert not [x for x in lines(Metrics("nftables", packet_count=kernel.get)) if "packets" in x]
+    assert not [x for x in lines(other) if "packets" in x]
 
 
 def test_two_proxies_in_one_process_do_not_share_metrics() -> None:

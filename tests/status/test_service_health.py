@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from tests.support.loopback import ask, exchange, free_port, parse_reply
 
+from kubeproxy.api.events import EventRequest
 from kubeproxy.facts.ids import Family, ServiceName
-from kubeproxy.status.event_series import EventRequest
 from kubeproxy.status.events import Recorder
 from kubeproxy.status.probe_http import ProbeProtocol
 from kubeproxy.status.service_health import HealthPort, ServiceHealth
@@ -23,7 +23,7 @@ Make = Callable[..., ServiceHealth]
 
 @pytest.fixture
 async def make() -> AsyncIterator[Make]:
-    """Builds health ports on 127.0.0.1 unless told otherwise; closed at the end."""
+    """Build health ports, on 127.0.0.1 by default, and close them at the end."""
     made: list[ServiceHealth] = []
 
     def build(family: Family = Family.IPV4, **options: object) -> ServiceHealth:

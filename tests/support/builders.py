@@ -104,7 +104,7 @@ def node(
     external_ips: bool = True,
     large: bool = False,
 ) -> NodeFacts:
-    """A node whose local pods are told by the cluster CIDR, unless said otherwise."""
+    """A node that recognises its pods by the cluster CIDR, unless a detector is given."""
     is_ipv4 = family is Family.IPV4
     own = ip or ("192.0.2.10" if is_ipv4 else "2001:db8:10::10")
     cidr = "10.244.0.0/16" if is_ipv4 else "fd00:244::/56"

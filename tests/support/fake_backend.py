@@ -6,27 +6,14 @@ behind the engine's back, like the real one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from kubeproxy.errors import KernelError, Rejected
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts, planning_facts
-from kubeproxy.modes.base import (
-    Backend,
-    Batch,
-    Change,
-    Fragment,
-    Item,
-    ModeOptions,
-    Owner,
-    Sink,
-    Value,
-)
-from kubeproxy.plan.conntrack import StaleRules
+from kubeproxy.modes.base import Backend, Batch, Change, Owner
 from kubeproxy.plan.types import ServicePlan
-from kubeproxy.sync.pipeline import Pipeline
-from kubeproxy.sync.report import RoundReport
 
 
 class Listed(NamedTuple):
@@ -43,26 +30,31 @@ class Route(NamedTuple):
     protocol: str
 
 
+Item: TypeAlias = Listed | Route
+Value: TypeAlias = str | tuple[str, ...]
+Changes: TypeAlias = tuple[Change[Item, Value], ...]
+
+
 class FakeKernel:
     """The state two sinks share, and what goes wrong with it."""
 
     def __init__(self) -> None:
         self.state: dict[Item, Value] = {}
         self.history: list[str] = []
-        self.batches: list[tuple[Change, ...]] = []
+        self.batches: list[Changes] = []
         self.reads = 0
-        self.refuse: Callable[[Change], bool] = lambda change: False
+        self.refuse: Callable[[Change[Item, Value]], bool] = lambda change: False
         self.fail: KernelError | None = None
         self.cut_after: int | None = None
 
-    def apply(self, changes: Sequence[Change]) -> None:
+    def apply(self, changes: Changes) -> None:
         if self.cut_after is not None and len(self.batches) >= self.cut_after:
             raise KernelError("the process was cut off here")
         if self.fail is not None:
             raise self.fail
         if any(map(self.refuse, changes)):
             raise Rejected("the kernel does not like this")
-        self.batches.append(tuple(changes))
+        self.batches.append(changes)
         for change in changes:
             verb = "-" if change.new is None else "+"
             self.history.append(f"{verb}{type(change.item).__name__}")
@@ -85,29 +77,26 @@ class FakeSink:
         self._kernel.reads += 1
         return {k: v for k, v in self._kernel.state.items() if isinstance(k, self.item_types)}
 
-    def compile(self, changes: Sequence[Change]) -> Iterable[Batch]:
+    def compile(self, changes: Sequence[Change[Item, Value]]) -> Iterator[Batch[Changes]]:
         for start in range(0, len(changes), self._batch_size):
             chunk = tuple(changes[start : start + self._batch_size])
             yield Batch(chunk, chunk, size=10 * len(chunk))
 
-    async def apply(self, batch: Batch) -> None:
-        self._kernel.apply(batch.changes)
+    async def apply(self, batch: Batch[Changes]) -> None:
+        self._kernel.apply(batch.payload)
 
 
-class FakeBackend(Backend):
-    """Every frontend becomes a route and a listed address."""
-
-    mode = "fake"
+class FakeBackend(Backend[Item, Value, None]):
+    """Turns every frontend into a route and a listed address."""
 
     def __init__(
         self,
         family: Family = Family.IPV4,
-        options: ModeOptions | None = None,
         *,
         kernel: FakeKernel | None = None,
         batch_size: int = 100,
     ) -> None:
-        super().__init__(family, options or ModeOptions())
+        super().__init__(family, None)
         self.kernel = kernel or FakeKernel()
         self._sinks = (
             FakeSink("addresses", Listed, self.kernel, batch_size),
@@ -115,16 +104,16 @@ class FakeBackend(Backend):
         )
 
     @property
-    def sinks(self) -> Sequence[Sink]:
+    def sinks(self) -> Sequence[FakeSink]:
         return self._sinks
 
-    def scaffold(self, node: NodeFacts) -> Fragment:
+    def scaffold(self, node: NodeFacts) -> Mapping[Item, Value]:
         return {Listed(address): "node" for address in node.node_port_addresses}
 
     def rendering_facts(self, node: NodeFacts) -> NodeFacts:
         return planning_facts(node)
 
-    def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
+    def render(self, plan: ServicePlan, node: NodeFacts) -> Mapping[Item, Value]:
         items: dict[Item, Value] = {}
         for frontend in plan.frontends:
             pool = plan.pool(frontend.pool).endpoints
@@ -134,47 +123,6 @@ class FakeBackend(Backend):
                 items[Listed(frontend.address)] = "service"
         return items
 
-    def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
+    def describe(self, fragments: Mapping[Owner, Mapping[Item, Value]]) -> str:
         lines = (f"{item} = {value}" for part in fragments.values() for item, value in part.items())
         return "\n".join(lines) + "\n"
-
-
-class FakeClock:
-    """Time that passes when told."""
-
-    def __init__(self, now: float = 1000.0) -> None:
-        self.now = now
-
-    def time(self) -> float:
-        return self.now
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
-
-
-class Heard:
-    """A listener that remembers."""
-
-    def __init__(self) -> None:
-        self.reports: list[RoundReport] = []
-        self.requests: list[Family] = []
-
-    def sync_requested(self, family: Family) -> None:
-        self.requests.append(family)
-
-    async def round_finished(self, report: RoundReport, pipeline: Pipeline) -> None:
-        self.reports.append(report)
-
-
-class FakeConntrack:
-    """Remembers which rules it was asked to enforce."""
-
-    def __init__(self) -> None:
-        self.asked: list[StaleRules] = []
-
-    async def __call__(self, family: Family, rules: StaleRules) -> int:
-        self.asked.append(rules)
-        return 1

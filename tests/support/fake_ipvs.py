@@ -1,20 +1,20 @@
 """A kernel with IPVS, ipset and a dummy link, in memory: it interprets the very messages we send.
 
-Errors are the kernel's: what exists cannot be made again, what does not cannot be changed. Counts
-messages, so that tests can say what a change costs.
+Its errors are the kernel's: what exists cannot be created again, what does not exist cannot be
+changed. It counts messages, so that tests can assert what a change costs.
 """
 
 from __future__ import annotations
 
 import errno
-import socket
 from collections.abc import Sequence
 
 from kubeproxy.errors import KernelError
+from kubeproxy.facts.address import family_of
 from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.ipset.table import EntryChange, Refused
-from kubeproxy.kernel.ipset.wire import Entry, Listed, SetHead
-from kubeproxy.kernel.ipvs import wire as ipvs
+from kubeproxy.kernel.ipset.table import RefusedEntry
+from kubeproxy.kernel.ipset.wire import Entry, EntryChange, ListedSet, SetHead
+from kubeproxy.kernel.ipvs import wire
 from kubeproxy.kernel.ipvs.wire import Destination, Service
 from kubeproxy.kernel.netlink.bulk import Refusal
 from kubeproxy.kernel.netlink.codec import Failure
@@ -25,7 +25,7 @@ Place = tuple[str, int]
 
 
 class Patience:
-    """How many more writing calls the kernel takes before the process is cut off."""
+    """The number of further writing calls before the process is cut off; None is any number."""
 
     def __init__(self) -> None:
         self.calls_left: int | None = None
@@ -74,19 +74,19 @@ class FakeIpvs:
     def close(self) -> None: ...
 
     def _do(self, body: bytes) -> int:
-        command, service = body[0], ipvs.parse_service(body)
+        command, service = body[0], wire.parse_service(body)
         key = (service.protocol, service.address, service.port)
-        if command == ipvs.NEW_SERVICE:
+        if command == wire.IPVS_CMD_NEW_SERVICE:
             return self._new_service(key, service)
         if key not in self.held:
             return errno.ESRCH
-        if command == ipvs.SET_SERVICE:
+        if command == wire.IPVS_CMD_SET_SERVICE:
             self.held[key] = service
-        elif command == ipvs.DEL_SERVICE:
+        elif command == wire.IPVS_CMD_DEL_SERVICE:
             del self.held[key], self.real[key]
         else:
-            af = socket.AF_INET6 if ":" in service.address else socket.AF_INET
-            return self._do_destination(command, key, ipvs.parse_destination(body, af))
+            real = wire.parse_destination(body, family_of(service.address))
+            return self._do_destination(command, key, real)
         return 0
 
     def _new_service(self, key: Key, service: Service) -> int:
@@ -101,11 +101,11 @@ class FakeIpvs:
         is_there = place in self.real[key]
         if real.address in self.refused_addresses:
             return errno.EINVAL
-        if command == ipvs.NEW_DEST and is_there:
+        if command == wire.IPVS_CMD_NEW_DEST and is_there:
             return errno.EEXIST
-        if command in (ipvs.SET_DEST, ipvs.DEL_DEST) and not is_there:
+        if command in (wire.IPVS_CMD_SET_DEST, wire.IPVS_CMD_DEL_DEST) and not is_there:
             return errno.ENOENT
-        if command == ipvs.DEL_DEST:
+        if command == wire.IPVS_CMD_DEL_DEST:
             del self.real[key][place]
             self.connections.pop((key, place), None)
         else:
@@ -123,19 +123,19 @@ class FakeIpset:
         self.entries_changed = 0
         self.listings = 0
 
-    def find(self, name: str) -> Listed | None:
+    def find(self, name: str) -> ListedSet | None:
         self.listings += 1
         held = self.sets.get(name)
-        return Listed(held[0], frozenset(held[1])) if held else None
+        return ListedSet(held[0], frozenset(held[1])) if held else None
 
     def create(self, name: str, head: SetHead) -> None:
         self._patience.spend()
         self.sets.setdefault(name, (head, set()))
 
-    def change(self, changes: Sequence[EntryChange]) -> list[Refused]:
+    def change(self, changes: Sequence[EntryChange]) -> list[RefusedEntry]:
         self._patience.spend()
         self.entries_changed += len(changes)
-        refused = [Refused(c, "the set is full") for c in changes if c.set_name in self.full]
+        refused = [RefusedEntry(c, "the set is full") for c in changes if c.set_name in self.full]
         for change in changes:
             if change.set_name in self.full:
                 continue
@@ -149,7 +149,7 @@ class FakeIpset:
     def close(self) -> None: ...
 
 
-class FakeLinks:
+class FakeRoute:
     """The dummy link and its addresses."""
 
     def __init__(self, patience: Patience) -> None:
@@ -162,7 +162,7 @@ class FakeLinks:
 
     def addresses(self, family: Family | None = None) -> tuple[LinkAddress, ...]:
         wanted = Family if family is None else (family,)
-        by_family = {a: Family.IPV6 if ":" in a else Family.IPV4 for a in self.bound or ()}
+        by_family = {address: family_of(address) for address in self.bound or ()}
         return tuple(LinkAddress(7, f, a, f.bits) for a, f in by_family.items() if f in wanted)
 
     def ensure_dummy(self, name: str) -> Link:
@@ -183,12 +183,12 @@ class FakeLinks:
 
 
 class FakeTables:
-    """All of it; what the sinks of one family use."""
+    """The `Tables` of the sinks of one family, all in memory."""
 
     def __init__(self) -> None:
         self.patience = Patience()
         self.ipvs = FakeIpvs(self.patience)
         self.ipset = FakeIpset(self.patience)
-        self.links = FakeLinks(self.patience)
+        self.route = FakeRoute(self.patience)
 
     def close(self) -> None: ...

@@ -1,8 +1,8 @@
 """nf_tables without a kernel: interprets the same bytes, with the same refusals.
 
-It keeps tables, chains, rules, sets and elements of one family, carries a batch out as a whole or
-not at all, and knows what the kernel would refuse: a rule that names a missing chain or set, a
-chain or set that is deleted while something points to it, an element that is there already with
+It keeps tables, chains, rules, sets and elements of one family, executes a transaction as a whole
+or not at all, and knows what the kernel would refuse: a rule that names a missing chain or set, a
+chain or set that is deleted while something refers to it, an element that exists already with
 other data. Tests hand it to the sink in place of a socket.
 """
 
@@ -14,12 +14,21 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct, field
 
 from kubeproxy.kernel.netlink import codec
-from kubeproxy.kernel.netlink.codec import Failure, Message, iter_attrs, parse_attrs, text
+from kubeproxy.kernel.netlink.codec import (
+    ATTR_HEADER_LENGTH,
+    NFGEN_LENGTH,
+    Failure,
+    Message,
+    iter_attrs,
+    parse_attrs,
+    text,
+)
 from kubeproxy.kernel.nftables import wire as nft
+from kubeproxy.kernel.nftables.table import refusals_of
 
 
 class _Table(Struct):
-    """One table; copied before a batch, so that a refused batch leaves no trace."""
+    """One table. It is copied before a transaction, so that a refused one leaves no trace."""
 
     info: nft.TableInfo
     chains: dict[str, nft.ChainInfo] = field(default_factory=dict)
@@ -38,13 +47,13 @@ class _Table(Struct):
         )
 
     def users_of_chain(self, name: str) -> Iterator[str]:
-        """Whatever sends packets to this chain."""
+        """What sends packets to this chain."""
         for chain, rules in self.rules.items():
             if any(name in _chains_named(rule) for rule in rules):
                 yield f"chain {chain}"
         for set_name, elements in self.elements.items():
             for packed in elements.values():
-                found = nft.parse_element(packed[4:])
+                found = _parsed(packed)
                 if found.verdict is not None and found.verdict.chain == name:
                     yield f"set {set_name}"
 
@@ -55,7 +64,7 @@ class _Table(Struct):
 
 
 class Refused(Exception):
-    """The kernel would answer with this error number."""
+    """The kernel would reply with this error number."""
 
 
 class FakeNft:
@@ -66,7 +75,7 @@ class FakeNft:
         self.commits = 0
         self.bytes_sent = 0
         self.refuse: Callable[[Message], bool] = lambda message: False
-        """Messages to refuse with "invalid argument", whatever they say."""
+        """Messages to refuse with "invalid argument", whatever they hold."""
         self._tables: dict[str, _Table] = {}
 
     @property
@@ -78,8 +87,8 @@ class FakeNft:
 
     # ---- writing -----------------------------------------------------------------------------
 
-    def commit(self, batch: nft.Batch) -> tuple[nft.Refusal, ...]:
-        datagram = batch.pack()
+    def commit(self, transaction: nft.Transaction) -> tuple[nft.Refusal, ...]:
+        datagram = transaction.pack()
         before = {name: table.copy() for name, table in self._tables.items()}
         _, *messages, _ = codec.iter_messages(datagram)
         failures = []
@@ -90,7 +99,7 @@ class FakeNft:
                 failures.append(Failure(refused.args[0], message.seq))
         if failures:
             self._tables = before
-            return batch.refusals(failures)
+            return refusals_of(transaction, failures)
         self.commits += 1
         self.bytes_sent += len(datagram)
         return ()
@@ -107,7 +116,7 @@ class FakeNft:
             _ACTIONS[kind](self._table_of(message), message)
 
     def _table_of(self, message: Message) -> _Table:
-        name = text(parse_attrs(message.body, 4)[1])
+        name = text(parse_attrs(message.body, NFGEN_LENGTH)[nft.NFTA_TABLE_NAME])
         if name not in self._tables:
             raise Refused(errno.ENOENT)
         return self._tables[name]
@@ -131,22 +140,32 @@ class FakeNft:
 
     def elements(self, table: str, name: str) -> list[nft.ElementInfo]:
         packed = self._tables[table].elements[name].values()
-        return [nft.parse_element(raw[4:]) for raw in packed]
+        return [_parsed(raw) for raw in packed]
+
+
+def _parsed(packed: bytes) -> nft.ElementInfo:
+    return nft.parse_element(packed[ATTR_HEADER_LENGTH:])
 
 
 def _chains_named(rule: nft.RuleInfo) -> set[str]:
     found = set()
     for expression in rule.expressions:
         if expression.name == "immediate":
-            data = nft.parse_data(expression.attributes[2])
-            if isinstance(data, nft.Verdict) and data.chain:
-                found.add(data.chain)
+            verdict = nft.parse_verdict(expression.attributes[nft.NFTA_IMMEDIATE_DATA])
+            if verdict is not None and verdict.chain:
+                found.add(verdict.chain)
     return found
 
 
 def _sets_named(rule: nft.RuleInfo) -> set[str]:
-    kinds = ("lookup", "dynset")
-    return {text(e.attributes[1]) for e in rule.expressions if e.name in kinds}
+    return {
+        text(expression.attributes[_SET_NAMES[expression.name]])
+        for expression in rule.expressions
+        if expression.name in _SET_NAMES
+    }
+
+
+_SET_NAMES = {"lookup": nft.NFTA_LOOKUP_SET, "dynset": nft.NFTA_DYNSET_SET_NAME}
 
 
 def _need(is_there: bool, number: int = errno.ENOENT) -> None:
@@ -179,7 +198,7 @@ def _new_rule(table: _Table, message: Message) -> None:
 
 
 def _del_rule(table: _Table, message: Message) -> None:
-    name = text(parse_attrs(message.body, 4)[2])
+    name = text(parse_attrs(message.body, NFGEN_LENGTH)[nft.NFTA_RULE_CHAIN])
     _need(name in table.chains)
     table.rules[name].clear()
 
@@ -197,29 +216,29 @@ def _new_set(table: _Table, message: Message) -> None:
 
 
 def _del_set(table: _Table, message: Message) -> None:
-    name = text(parse_attrs(message.body, 4)[2])
+    name = text(parse_attrs(message.body, NFGEN_LENGTH)[nft.NFTA_SET_NAME])
     _need(name in table.sets)
     _need(not any(table.users_of_set(name)), errno.EBUSY)
     del table.sets[name], table.elements[name]
 
 
 def _element_list(table: _Table, message: Message) -> tuple[dict[bytes, bytes], list[bytes]]:
-    found = parse_attrs(message.body, 4)
-    name = text(found[2])
+    name = text(parse_attrs(message.body, NFGEN_LENGTH)[nft.NFTA_SET_ELEM_LIST_SET])
     _need(name in table.sets)
-    packed = [codec.attr(1, raw) for _, raw in iter_attrs(found.get(3, b""))]
+    listed = iter_attrs(nft.parse_element_list(message))
+    packed = [codec.attr(nft.NFTA_LIST_ELEM, raw) for _, raw in listed]
     return table.elements[name], packed
 
 
 def _new_elements(table: _Table, message: Message) -> None:
     held, packed = _element_list(table, message)
     for element in packed:
-        found = nft.parse_element(element[4:])
+        found = _parsed(element)
         if found.verdict is not None and found.verdict.chain:
             _need(found.verdict.chain in table.chains)
         before = held.get(found.key)
         if before is not None:
-            there = nft.parse_element(before[4:])
+            there = _parsed(before)
             _need((there.data, there.verdict) == (found.data, found.verdict), errno.EBUSY)
         else:
             held[found.key] = element
@@ -230,7 +249,7 @@ def _del_elements(table: _Table, message: Message) -> None:
     if not packed:
         held.clear()
     for element in packed:
-        key = nft.parse_element(element[4:]).key
+        key = _parsed(element).key
         _need(key in held)
         del held[key]
 

@@ -59,7 +59,7 @@ class FakeXtables:
                 self._command(working, line, number)
 
     def meaning(self) -> dict[tuple[str, str], list[str]]:
-        """What the tables say, whatever the spelling."""
+        """What the tables mean, whatever the spelling."""
         return {
             (table, chain): [canonical_rule(f"-A {chain} {spec}") for spec in specs]
             for table, chains in self.chains.items()

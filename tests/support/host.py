@@ -1,4 +1,4 @@
-"""Our programs in a network namespace of their own: started, asked, watched, stopped.
+"""Our programs in a network namespace of their own: started, queried, observed, stopped.
 
 For tests of the whole program. What a program would change beyond its namespace is switched off.
 """
@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 20.0
 
 
 class Host:
-    """A network namespace to run our programs in, and what can be asked of it."""
+    """A network namespace to run our programs in."""
 
     def __init__(self, network: PrivateNetwork, directory: Path) -> None:
         self.network = network
@@ -63,20 +63,20 @@ class Host:
         return self.run("nft", "list", "ruleset").stdout
 
     def get(self, port: int, path: str, address: str = "127.0.0.1") -> tuple[int, str]:
-        """Status and body of a request; status 0 if nobody answers."""
+        """Status and body of a request. Status 0 if there is no answer."""
         with self.network.inside():
             connection = http.client.HTTPConnection(address, port, timeout=5)
             try:
                 connection.request("GET", path)
-                answer = connection.getresponse()
-                return answer.status, answer.read().decode()
+                response = connection.getresponse()
+                return response.status, response.read().decode()
             except OSError:
                 return 0, ""
             finally:
                 connection.close()
 
     def listen(self, address: str, port: int) -> socket.socket:
-        """Somebody else's listening socket."""
+        """A listening socket of another program."""
         with self.network.inside():
             return socket.create_server((address, port))
 
@@ -84,11 +84,11 @@ class Host:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             if time.monotonic() > deadline:
-                raise AssertionError(f"{what} did not happen; it said:\n{self.log[-3000:]}")
+                raise AssertionError(f"{what} did not happen; the log:\n{self.log[-3000:]}")
             time.sleep(0.02)
 
     def stop(self, process: subprocess.Popen[bytes]) -> int:
-        """Ask it to end; the exit code."""
+        """End it with SIGTERM. Return the exit code."""
         process.send_signal(signal.SIGTERM)
         return process.wait(PATIENCE_SECONDS)
 

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import msgspec
 import yaml
+from msgspec.structs import replace
 
-from kpctl.look.offline import Question, build
+from kpctl.look.offline import OfflineRequest, build
 from kubeproxy.api import objects
 from kubeproxy.api.decode import decode_service, decode_slice, service_name
 from kubeproxy.facts.ids import Family
 from kubeproxy.modes.iptables.mode import MODE, IptablesBackend
-from kubeproxy.modes.iptables.options import Features
+from kubeproxy.modes.iptables.options import Features, Options
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.engine import Engine
 
@@ -75,16 +76,19 @@ def engines_of(
     case: GoldenCase, scratch: Path, clock: Clock, *, variant: str = ""
 ) -> Mapping[Family, Engine]:
     """Engines that hold the case's objects, not yet run."""
-    question = Question(
+    request = OfflineRequest(
         files=tuple(_files(case, scratch)),
         config=_written(scratch / "config.yaml", case.config.kube_proxy_config),
         node=str(case.config.node["name"]),
         addresses=tuple(a.partition("/")[0] for a in case.config.host.interface_addresses),
     )
-    mode = msgspec.structs.replace(
-        MODE, create=lambda family, options: IptablesBackend(family, options, variant=variant)
-    )
-    engines, _ = build(question, mode, clock)
+
+    def create(family: Family, options: Options) -> IptablesBackend:
+        tools = replace(options.tools, variant=variant)
+        return IptablesBackend(family, replace(options, tools=tools))
+
+    mode = replace(MODE, create=create)
+    engines, _ = build(request, mode, clock)
     for engine in engines.values():
         if isinstance(engine.backend, IptablesBackend):
             engine.backend.use_features(_features(case, engine.backend))
@@ -97,7 +101,7 @@ def _features(case: GoldenCase, backend: IptablesBackend) -> Features:
         has_random_fully=host.random_fully,
         has_invalid_counter=host.nfacct,
         has_localhost_counter=host.nfacct,
-        is_tcp_liberal=backend.options.tcp_be_liberal,
+        is_tcp_liberal=backend.options.features.is_tcp_liberal,
     )
 
 
@@ -137,12 +141,12 @@ def load_steps(case: GoldenCase) -> Sequence[Step]:
 
 
 def take_step(engine: Engine, step: Step) -> None:
-    """Let the engine hear what changed."""
+    """Hand the changes of a step to the engine."""
     for change in step.changes:
         if "node" in change:
             node = msgspec.convert({"metadata": change["node"]}, objects.Node)
             zone = (node.metadata.labels and node.metadata.labels.zone) or ""
-            engine.set_node(msgspec.structs.replace(engine.pipeline.node, zone=zone))
+            engine.set_node(replace(engine.pipeline.node, zone=zone))
         else:
             _take_object(engine, change["object"], is_deleted=change["event"] == "DELETED")
 

@@ -19,8 +19,9 @@ from msgspec.structs import replace
 from kpctl.flows.trace import Arrival, End, Ruling, Traced
 from kubeproxy.facts.address import contains
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.modes.base import SCAFFOLD, ModeOptions
+from kubeproxy.modes.base import SCAFFOLD
 from kubeproxy.modes.iptables.mode import IptablesBackend
+from kubeproxy.modes.iptables.options import Options
 from kubeproxy.modes.iptables.scaffold import SCOPE
 from kubeproxy.modes.netfilter.rules.text import TableText, parse_save
 from kubeproxy.plan.types import ServicePlan
@@ -161,7 +162,7 @@ class _Step(Struct, frozen=True):
 
 _Test: TypeAlias = Callable[[State, str, frozenset[str]], bool]
 _Condition: TypeAlias = tuple[_Test, str, bool]
-"""What is asked about a packet, the option's value, and whether the answer is negated."""
+"""The test of a packet, the option's value, and whether the result is negated."""
 
 
 class _Rule(Struct, frozen=True):
@@ -331,10 +332,10 @@ _TARGETS: dict[str, Callable[[State, tuple[str, ...]], _Step]] = {
 
 
 def trace_plans(
-    plans: Sequence[ServicePlan], node: NodeFacts, options: ModeOptions | None = None
+    plans: Sequence[ServicePlan], node: NodeFacts, options: Options | None = None
 ) -> RuleTracer:
     """A tracer over what the mode renders for these plans."""
-    backend = IptablesBackend(node.family, options or ModeOptions())
+    backend = IptablesBackend(node.family, options or Options())
     fragments = {plan.id: backend.render(plan, node) for plan in plans}
     text = backend.describe({SCAFFOLD: backend.scaffold(node), **fragments})
     return RuleTracer(_with_jumps(parse_save(text)), node.addresses)

@@ -13,21 +13,19 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from kpctl.look.offline import Question, families_nodes, settings_for
+from kpctl.look.offline import OfflineRequest, node_facts_by_family, settings_for
+from kpctl.look.quiet import IgnoreEvents, IgnoreRounds, keep_flows
 from kubeproxy.api import objects
 from kubeproxy.api.manifests import ManifestSource
 from kubeproxy.api.source import Delete, Kind, Synced, Upsert
 from kubeproxy.config.command import Settings
+from kubeproxy.facts.address import family_of
 from kubeproxy.facts.ids import Family
-from kubeproxy.modes.base import Backend, ModeOptions
 from kubeproxy.modes.ipvs.mode import IpvsBackend
-from kubeproxy.plan.conntrack import StaleRules
-from kubeproxy.run import startup
+from kubeproxy.modes.ipvs.options import options_of
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.engine import Engine, EngineTimes
 from kubeproxy.sync.intake import Intake
-from kubeproxy.sync.pipeline import Pipeline
-from kubeproxy.sync.report import RoundReport
 
 
 class Host(msgspec.Struct, frozen=True, rename="camel"):
@@ -89,37 +87,10 @@ def case_names(root: Path) -> list[str]:
     return sorted(path.parent.name for path in root.glob("*/config.yaml"))
 
 
-class _Quiet:
-    """Nobody listens; the last report of each family is kept."""
-
-    def __init__(self) -> None:
-        self.reports: dict[Family, RoundReport] = {}
-
-    def service_event(self, pending: int) -> None: ...
-
-    def slice_event(self, pending: int) -> None: ...
-
-    def object_rejected(self, kind: str) -> None: ...
-
-    def node_changed(self, node: objects.Node) -> None: ...
-
-    def node_deleted(self) -> None: ...
-
-    def sync_requested(self, family: Family) -> None: ...
-
-    async def round_finished(self, report: RoundReport, pipeline: Pipeline) -> None:
-        self.reports[report.family] = report
-
-
-async def _keep_flows(family: Family, rules: StaleRules) -> int:
-    return 0
-
-
 class GoldenProxy:
-    """A proxy for one case: engines of the captured families, told of its objects."""
+    """A proxy for one case: engines of the captured families, fed with its objects."""
 
     def __init__(self, case: GoldenCase, scratch: Path, clock: Clock) -> None:
-        self.listener = _Quiet()
         self._case = case
         self._scratch = scratch
         self.clock = clock
@@ -130,23 +101,21 @@ class GoldenProxy:
         self.start()
 
     def start(self) -> None:
-        """A fresh process with the present configuration and objects."""
+        """Start a fresh process with the present configuration and objects."""
         settings = self._settings()
-        self.options: ModeOptions = startup.mode_options(settings.config, settings.extensions)
+        self.options = options_of(settings.config, settings.extensions)
         name = str(self._case.config.node["name"])
-        views = families_nodes(settings, name, self._node, self.addresses)
+        views = node_facts_by_family(settings, name, self._node, self.addresses)
         # The other family holds what case `empty` has; running it in each case proves nothing new.
         nodes = {family: views[family] for family in self._case.config.check}
-        self.backends: Mapping[Family, Backend] = {
-            family: IpvsBackend(family, self.options) for family in nodes
-        }
+        self.backends = {family: IpvsBackend(family, self.options) for family in nodes}
         self.engines = {
             family: Engine(
                 self.backends[family],
                 facts,
                 clock=self.clock,
-                listener=self.listener,
-                clean_conntrack=_keep_flows,
+                listener=IgnoreRounds(),
+                clean_conntrack=keep_flows,
                 times=EngineTimes(min_seconds=0),
             )
             for family, facts in nodes.items()
@@ -154,8 +123,8 @@ class GoldenProxy:
         self._intake = Intake(
             self.engines,
             name,
-            counters=self.listener,
-            node_listener=self.listener,
+            counters=IgnoreEvents(),
+            node_listener=IgnoreEvents(),
             started_at=self.clock.time(),
         )
         self._intake.send(Upsert(Kind.NODE, self._node))
@@ -165,7 +134,7 @@ class GoldenProxy:
             self._intake.send(Synced(kind))
 
     def configure(self, overrides: Mapping[str, object]) -> None:
-        """Merge over the configuration; takes effect at the next start."""
+        """Merge these over the configuration of the next start."""
         for key, value in overrides.items():
             held = self._config.get(key)
             if isinstance(held, dict) and isinstance(value, dict):
@@ -174,7 +143,7 @@ class GoldenProxy:
                 self._config[key] = value
 
     def change(self, changes: Iterable[Mapping[str, object]], *, is_running: bool = True) -> None:
-        """Watch events: objects that come, change or go."""
+        """Send watch events: objects that come, change or go."""
         for number, change in enumerate(changes):
             path = self._written(f"change-{number}.yaml", change["object"])
             for key, item in ManifestSource(path).load().items():
@@ -192,24 +161,20 @@ class GoldenProxy:
             self._intake.send(Upsert(key[0], item))
 
     def move_addresses(self, added: Iterable[str], removed: Iterable[str]) -> None:
-        """Addresses of the host, as its monitor would tell."""
+        """Change the addresses of the host, as its monitor would report them."""
         bare = {a.partition("/")[0] for a in removed}
         kept = {a for a in self.addresses if a not in bare}
         self.addresses = tuple(sorted(kept | {a.partition("/")[0] for a in added}))
         self._intake.addresses_changed(
             {
-                family: tuple(a for a in self.addresses if (":" in a) == (family is Family.IPV6))
+                family: tuple(a for a in self.addresses if family_of(a) is family)
                 for family in Family
             }
         )
 
-    def set_node_labels(self, labels: Mapping[str, str]) -> None:
-        self._node = self._load_node({**self._case.config.node, "labels": labels})
-        self._intake.send(Upsert(Kind.NODE, self._node))
-
     def _settings(self) -> Settings:
         path = self._written("config.yaml", self._config)
-        return settings_for(Question(files=(), config=path))
+        return settings_for(OfflineRequest(files=(), config=path))
 
     def _load_node(self, node: Mapping[str, object]) -> objects.Node:
         path = self._written(

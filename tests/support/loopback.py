@@ -1,4 +1,4 @@
-"""A plain HTTP client over loopback for tests: what was said, byte by byte."""
+"""A plain HTTP client and server over loopback for tests, byte by byte."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 async def exchange(port: int, data: bytes, host: str = "127.0.0.1") -> bytes:
-    """Everything the server says until it closes."""
+    """Send these bytes. Return everything the server sends until it closes."""
     async with asyncio.timeout(10):
         reader, writer = await asyncio.open_connection(host, port)
         try:
@@ -46,7 +46,7 @@ async def ask(
     host: str = "127.0.0.1",
     **headers: str,
 ) -> Reply:
-    """One request; header names are given with underscores."""
+    """Make one request. Header names are given with underscores."""
     lines = [f"{method} {path} HTTP/1.1", "Host: test", "Connection: close"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     lines.append(f"Content-Length: {len(body)}")
@@ -55,7 +55,7 @@ async def ask(
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port nobody listens on."""
+    """A port on which nothing listens."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
         sock.bind((host, 0))
         port: int = sock.getsockname()[1]
@@ -64,7 +64,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 @asynccontextmanager
 async def serving(handler: Handler, address: str = "127.0.0.1:0") -> AsyncIterator[int]:
-    """A running server; gives its port."""
+    """Run a server with this handler. Gives its port."""
     server = HttpServer(ROLE, address, handler)
     async with running(server):
         yield server.port

@@ -1,8 +1,8 @@
 """Follows a packet through the items of the nftables mode, without a kernel.
 
-It runs the expressions as the kernel would: registers, sets, verdicts, hooks by priority. Where a
-rule draws lots, every outcome is followed with its probability, so that one trace says both where
-a connection may go and how evenly. Pure; for tests and for explaining.
+It executes the expressions as the kernel would: registers, sets, verdicts, hooks by priority.
+Where a rule draws a random number, every outcome is followed with its probability, so that one
+trace shows both where a connection may go and how evenly. Pure.
 """
 
 from __future__ import annotations
@@ -16,30 +16,34 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kpctl.flows.trace import Arrival, End, Ruling, Traced
-from kubeproxy.facts.address import is_loopback
+from kubeproxy.facts.address import is_loopback, pack_address
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.modes.base import Item, Value
-from kubeproxy.modes.nftables import items as types
+from kubeproxy.kernel.nftables import wire as nft
+from kubeproxy.kernel.nftables.wire import Verdict
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.items import (
     Chain,
     ChainItem,
     Element,
     ElementItem,
-    Expr,
+    Item,
     Pool,
     PoolItem,
     SetItem,
     SetSpec,
-    Verdict,
+    Value,
 )
-from kubeproxy.modes.nftables.names import layout_of, pack_address
+from kubeproxy.modes.nftables.names import layout_of
+from kubeproxy.modes.nftables.options import Options
 from kubeproxy.modes.nftables.render import render
-from kubeproxy.modes.nftables.rules import pieces as rules
+from kubeproxy.modes.nftables.rules import expressions as exprs
+from kubeproxy.modes.nftables.rules.expressions import Expr
+from kubeproxy.modes.nftables.rules.pieces import host32
 from kubeproxy.modes.nftables.scaffold import scaffold
 from kubeproxy.plan.types import ServicePlan
 
-_PREROUTING, _INPUT, _FORWARD, _OUTPUT, _POSTROUTING = range(5)
+_PREROUTING, _INPUT, _FORWARD = nft.NF_INET_PRE_ROUTING, nft.NF_INET_LOCAL_IN, nft.NF_INET_FORWARD
+_OUTPUT, _POSTROUTING = nft.NF_INET_LOCAL_OUT, nft.NF_INET_POST_ROUTING
 
 
 class Lot(Struct, frozen=True):
@@ -69,11 +73,11 @@ class Outcome(Struct, frozen=True):
 
 Registers = dict[int, bytes | Lot]
 Step = tuple[Registers, State, Verdict | End | None]
-"""Registers and packet after an expression; a verdict or an end if the rule is over."""
+"""Registers and packet after an expression, with a verdict or an end if the rule is over."""
 
 
 class ItemTracer:
-    """Answers for one node and one family, over the items a sink holds or wants."""
+    """Traces packets of one node and one family through the items a sink holds or wants."""
 
     def __init__(
         self, items: Mapping[Item, Value], node: NodeFacts, clients: Mapping[str, set[bytes]] = {}
@@ -178,15 +182,15 @@ class ItemTracer:
     def _verdict(
         self, verdict: Verdict, chain: Chain, index: int, state: State
     ) -> Iterator[tuple[End, State]]:
-        if verdict.code == types.GOTO_CODE:
+        if verdict.code == nft.NFT_GOTO:
             yield from self._chain(verdict.chain, state)
-        elif verdict.code == types.JUMP_CODE:
+        elif verdict.code == nft.NFT_JUMP:
             for end, after in self._chain(verdict.chain, state):
                 if end is End.FELL_OUT:
                     yield from self._rules(chain, index + 1, after)
                 else:
                     yield end, after
-        elif verdict == types.RETURN:
+        elif verdict == nft.RETURN:
             yield End.FELL_OUT, state
         else:
             yield End.DROPPED, state
@@ -209,17 +213,17 @@ class ItemTracer:
 
     def _step(self, expression: Expr, registers: Registers, state: State) -> Iterator[Step]:
         match expression:
-            case types.Lookup():
+            case exprs.Lookup():
                 yield from self._lookup(expression, registers, state)
-            case types.Compare():
+            case exprs.Compare():
                 yield from self._compare(expression, registers, state)
-            case types.Decide(verdict):
+            case exprs.ImmediateVerdict(verdict):
                 yield registers, state, verdict
-            case types.Dnat() | types.Masquerade() | types.Reject() | types.MetaSet():
+            case exprs.Dnat() | exprs.Masquerade() | exprs.Reject() | exprs.MetaSet():
                 yield self._act(expression, registers, state)
-            case types.Dynset():
+            case exprs.Dynset():
                 yield registers, state, None
-            case types.Bitwise(register, mask, xor):
+            case exprs.Bitwise(register, mask, xor):
                 held = registers[register]
                 if isinstance(held, Lot):
                     raise TypeError("bitwise over a random number")
@@ -230,41 +234,44 @@ class ItemTracer:
 
     def _act(self, expression: Expr, registers: Registers, state: State) -> Step:
         match expression:
-            case types.Dnat(_, address, port):
+            case exprs.Dnat(_, address, port):
                 to, number = _endpoint_of(registers, address, port, self._layout.address_length)
                 moved = replace(state, destination=to, port=number, is_dnat=True)
                 return registers, moved, End.ACCEPTED
-            case types.MetaSet(_, register):
+            case exprs.MetaSet(_, register):
                 mark = int.from_bytes(_plain(registers[register]), sys.byteorder)
                 return registers, replace(state, mark=mark), None
-            case types.Masquerade():
+            case exprs.Masquerade():
                 return registers, replace(state, is_masqueraded=True), End.ACCEPTED
             case _:
                 return registers, state, End.REJECTED
 
     def _load(self, expression: Expr, state: State) -> Registers:
         match expression:
-            case types.Immediate(register, value):
+            case exprs.Immediate(register, value):
                 return {register: value}
-            case types.Payload():
+            case exprs.Payload():
                 return {expression.register: self._payload(expression, state)}
-            case types.MetaLoad(register, key):
+            case exprs.MetaLoad(register, key):
                 return {register: _meta(key, state)}
-            case types.Ct(register, key):
-                status = rules.host32(0x20 if state.is_dnat else 0)
-                return {register: rules.host32(0x08) if key == rules.CT_STATE else status}
-            case types.Fib(register, flags):
+            case exprs.Ct(register, key):
+                bits = nft.IPS_DST_NAT if state.is_dnat else 0
+                is_state = key == nft.NFT_CT_STATE
+                return {register: host32(nft.NF_CT_STATE_NEW if is_state else bits)}
+            case exprs.Fib(register, flags):
                 address = pack_address(state.arrival.source)
-                if flags == rules.FIB_DESTINATION:
+                if flags == nft.NFTA_FIB_F_DADDR:
                     address = state.destination
-                return {register: rules.host32(2 if self._is_local(address) else 1)}
-            case types.Numgen(register, modulus):
+                return {
+                    register: host32(nft.RTN_LOCAL if self._is_local(address) else nft.RTN_UNICAST)
+                }
+            case exprs.Numgen(register, modulus):
                 return {register: Lot(modulus)}
             case _:
                 raise TypeError(f"the tracer does not know {expression!r}")
 
-    def _payload(self, load: types.Payload, state: State) -> bytes:
-        if load.base == rules.TRANSPORT:
+    def _payload(self, load: exprs.Payload, state: State) -> bytes:
+        if load.base == nft.NFT_PAYLOAD_TRANSPORT_HEADER:
             return state.port.to_bytes(2, "big")
         is_source = load.offset == self._layout.source_offset
         address = pack_address(state.arrival.source) if is_source else state.destination
@@ -273,22 +280,22 @@ class ItemTracer:
     def _is_local(self, address: bytes) -> bool:
         return address in self._local or is_loopback(str(ipaddress.ip_address(address)))
 
-    def _compare(self, test: types.Compare, registers: Registers, state: State) -> Iterator[Step]:
+    def _compare(self, test: exprs.Compare, registers: Registers, state: State) -> Iterator[Step]:
         held = registers[test.register]
         if not isinstance(held, Lot):
             is_equal = held[: len(test.value)] == test.value
             yield (registers if is_equal != test.is_unequal else _BREAK), state, None
             return
-        # Only "is it zero" is ever asked of a lot.
+        # A random number is only ever compared with zero.
         hit = replace(state, weight=state.weight / held.modulus)
         miss = replace(state, weight=state.weight * (held.modulus - 1) / held.modulus)
         yield registers, hit, None
         yield _BREAK, miss, None
 
-    def _lookup(self, lookup: types.Lookup, registers: Registers, state: State) -> Iterator[Step]:
+    def _lookup(self, lookup: exprs.Lookup, registers: Registers, state: State) -> Iterator[Step]:
         spec = self._items.get(SetItem(lookup.set))
         if not isinstance(spec, SetSpec):
-            raise LookupError(f"a rule asks set {lookup.set}, which does not exist")
+            raise LookupError(f"a rule uses set {lookup.set}, which does not exist")
         for key, weight in _keys(registers, lookup.register, spec.key_length):
             drawn = replace(state, weight=state.weight * weight)
             found = self._find(lookup.set, key)
@@ -337,7 +344,7 @@ def _plain(held: bytes | Lot) -> bytes:
 
 
 def _endpoint_of(registers: Registers, address: int, port: int, length: int) -> tuple[bytes, int]:
-    """Address and port out of the registers; a looked-up endpoint lies in one piece."""
+    """Address and port out of the registers. A looked-up endpoint lies in one piece."""
     held = _plain(registers[address])
     if port in registers and len(held) == length:
         return held, int.from_bytes(_plain(registers[port])[:2], "big")
@@ -345,38 +352,36 @@ def _endpoint_of(registers: Registers, address: int, port: int, length: int) -> 
 
 
 def _meta(key: int, state: State) -> bytes:
-    if key == rules.META_MARK:
-        return rules.host32(state.mark)
-    if key == rules.META_L4PROTO:
+    if key == nft.NFT_META_MARK:
+        return host32(state.mark)
+    if key == nft.NFT_META_L4PROTO:
         return bytes((state.arrival.protocol.number,))
-    return state.arrival.interface.encode().ljust(16, b"\0")
+    return state.arrival.interface.encode().ljust(nft.IFNAMSIZ, b"\0")
 
 
 def _keys(registers: Registers, register: int, length: int) -> Iterator[tuple[bytes, Fraction]]:
-    """The key in consecutive registers; if a lot is part of it, every draw."""
+    """The key in consecutive registers, or with a random number in it every possible key."""
     key = b""
     while len(key) < length:
         held = registers[register]
         if isinstance(held, Lot):
             for number in range(held.modulus):
-                yield key + rules.host32(number), Fraction(1, held.modulus)
+                yield key + host32(number), Fraction(1, held.modulus)
             return
         key += held.ljust((len(held) + 3) & ~3, b"\0")
         register += max(1, (len(held) + 3) // 4)
     yield key[:length], Fraction(1)
 
 
-def trace_plans(plans: Sequence[ServicePlan], node: NodeFacts, mark: int = 0x4000) -> ItemTracer:
+def trace_plans(plans: Sequence[ServicePlan], node: NodeFacts) -> ItemTracer:
     """A tracer over what the mode renders for these plans."""
-    return ItemTracer(rendered(plans, node, mark), node)
+    return ItemTracer(rendered(plans, node), node)
 
 
-def rendered(
-    plans: Sequence[ServicePlan], node: NodeFacts, mark: int = 0x4000
-) -> dict[Item, Value]:
-    """All items for these plans; of a contested one the smallest owner's, as the ledger has it."""
-    items = dict(scaffold(node, mark))
+def rendered(plans: Sequence[ServicePlan], node: NodeFacts) -> dict[Item, Value]:
+    """All items for these plans, of a contested one the smallest owner's, as in the ledger."""
+    items = dict(scaffold(node, Options()))
     for plan in sorted(plans, key=lambda plan: plan.id):
-        for item, value in render(plan, node, mark).items():
+        for item, value in render(plan, node, Options()).items():
             items.setdefault(item, value)
     return items

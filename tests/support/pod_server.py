@@ -16,7 +16,7 @@ import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 
-from kpctl.places.uml_agent import leave_namespace
+from kpctl.places.netns import leave_namespace
 
 _TIMEOUT_SECONDS = 10.0
 _LINK = "pods0"
@@ -50,7 +50,10 @@ def _ip(*words: str) -> None:
 
 
 def _fork_server(places: Sequence[tuple[str, int]]) -> tuple[int, int]:
-    """A child in a namespace of its own, which serves as soon as it is told that the link is in."""
+    """Start a child in a namespace of its own, which serves once it reads from a pipe.
+
+    Return its process id, and the end of the pipe to write to when the link has been moved in.
+    """
     made_read, made_write = os.pipe()
     go_read, go_write = os.pipe()
     child = os.fork()

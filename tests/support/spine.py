@@ -9,46 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tests.support.builders import NODE, node
-from tests.support.fake_backend import FakeBackend, FakeClock, FakeConntrack, FakeKernel, Heard
+from tests.support.engine_kit import (
+    FakeClock,
+    FakeConntrack,
+    RecordedEvents,
+    RecordedNodes,
+    RecordedRounds,
+)
+from tests.support.fake_backend import FakeBackend, FakeKernel, Item, Value
 
-from kubeproxy.api import objects
 from kubeproxy.api.source import Delete, Event, Kind, Object, Synced, Upsert
 from kubeproxy.facts.ids import Family
-from kubeproxy.modes.base import Backend, Item, Value
+from kubeproxy.modes.base import AnyBackend
 from kubeproxy.sync.engine import Engine, EngineTimes
 from kubeproxy.sync.intake import Intake
 from kubeproxy.sync.report import RoundReport
-
-
-class Counted:
-    """What the metrics would have counted."""
-
-    def __init__(self) -> None:
-        self.service_events: list[int] = []
-        self.slice_events: list[int] = []
-        self.rejected: list[str] = []
-
-    def service_event(self, pending: int) -> None:
-        self.service_events.append(pending)
-
-    def slice_event(self, pending: int) -> None:
-        self.slice_events.append(pending)
-
-    def object_rejected(self, kind: str) -> None:
-        self.rejected.append(kind)
-
-
-class SeenNodes:
-    """What the watcher of the Node object heard."""
-
-    def __init__(self) -> None:
-        self.seen: list[objects.Node | None] = []
-
-    def node_changed(self, node: objects.Node) -> None:
-        self.seen.append(node)
-
-    def node_deleted(self) -> None:
-        self.seen.append(None)
 
 
 def upsert(found: Object) -> Upsert:
@@ -70,14 +45,14 @@ class Spine:
         *,
         families: Sequence[Family] = tuple(Family),
         kernels: Mapping[Family, FakeKernel] | None = None,
-        backend: Callable[[Family], Backend] | None = None,
+        backend: Callable[[Family], AnyBackend] | None = None,
         batch_size: int = 100,
     ) -> None:
         self.kernels = kernels or {family: FakeKernel() for family in families}
         self.clock = FakeClock()
-        self.heard = Heard()
-        self.counted = Counted()
-        self.nodes = SeenNodes()
+        self.listener = RecordedRounds()
+        self.counters = RecordedEvents()
+        self.nodes = RecordedNodes()
         self.conntrack = FakeConntrack()
         create = backend or (
             lambda family: FakeBackend(family, kernel=self.kernels[family], batch_size=batch_size)
@@ -87,7 +62,7 @@ class Spine:
                 create(family),
                 node(family),
                 clock=self.clock,
-                listener=self.heard,
+                listener=self.listener,
                 clean_conntrack=self.conntrack,
                 times=EngineTimes(min_seconds=0),
             )
@@ -96,7 +71,7 @@ class Spine:
         self.intake = Intake(
             self.engines,
             NODE,
-            counters=self.counted,
+            counters=self.counters,
             node_listener=self.nodes,
             started_at=self.clock.time(),
         )
@@ -110,11 +85,11 @@ class Spine:
         self.send(*map(upsert, found))
 
     def sync(self) -> None:
-        """Say that the lists are complete."""
+        """Send the events that the lists are complete."""
         self.send(*map(Synced, Kind))
 
     async def rounds(self) -> Mapping[Family, RoundReport]:
-        """One round of every family."""
+        """Run one round of every family."""
         return {family: await engine.round() for family, engine in self.engines.items()}
 
     @property

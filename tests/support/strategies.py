@@ -1,4 +1,4 @@
-"""Hypothesis strategies over API objects and histories of events; every mode's tests may use them.
+"""Hypothesis strategies over API objects and histories of events, for the tests of every mode.
 
 The world is small on purpose: few names, addresses and ports, so that objects meet, replace and
 contest each other often. Every object is valid; what is invalid has tests of its own.
@@ -16,7 +16,7 @@ from tests.support.builders import NODE
 from tests.support.spine import upsert
 
 from kubeproxy.api import objects
-from kubeproxy.api.source import Delete, Event, Kind, Object, Upsert
+from kubeproxy.api.source import Delete, Kind, Object, Upsert
 from kubeproxy.facts.ids import Family
 
 Key: TypeAlias = tuple[Kind, str, str]
@@ -149,13 +149,13 @@ def _deletes() -> st.SearchStrategy[Delete]:
     """Of objects that exist, and of some that never did."""
     return st.one_of(
         st.builds(
-            Delete, st.just(Kind.SERVICE), st.just("default"), st.sampled_from((*_NAMES, "nobody"))
+            Delete, st.just(Kind.SERVICE), st.just("default"), st.sampled_from((*_NAMES, "unknown"))
         ),
         st.builds(
             Delete,
             st.just(Kind.ENDPOINT_SLICE),
             st.just("default"),
-            st.sampled_from((*_SLICES, "nobody")),
+            st.sampled_from((*_SLICES, "unknown")),
         ),
         st.builds(Delete, st.just(Kind.SERVICE_CIDR), st.just(""), st.sampled_from(("a", "b"))),
     )
@@ -188,8 +188,3 @@ def final_objects(steps: Sequence[Step]) -> tuple[Object, ...]:
             case Delete(kind=kind, namespace=namespace, name=name):
                 held.pop((kind, namespace, name), None)
     return tuple(held.values())
-
-
-def events_of(steps: Sequence[Step]) -> list[Event]:
-    """The steps without the rounds."""
-    return [step for step in steps if not isinstance(step, RunRound)]

@@ -8,9 +8,9 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from kubeproxy.facts.ids import Family, Protocol, ServicePortId
-from kubeproxy.modes.base import Batch, Change
+from kubeproxy.modes.base import AnyChange, OwnedChange
 from kubeproxy.modes.userspace.carrier.balance import Target
-from kubeproxy.modes.userspace.carrier.messages import Balance, Say
+from kubeproxy.modes.userspace.carrier.messages import Balance, LogMessage
 from kubeproxy.modes.userspace.items import Listener
 from kubeproxy.modes.userspace.sinks.binding import Binder
 from kubeproxy.modes.userspace.sinks.ports import PortAllocator, PortRange
@@ -27,9 +27,9 @@ class Proxy:
     """One sink with its carrier, and listeners by name."""
 
     def __init__(self, ports: PortRange | None = None, address: str = HERE) -> None:
-        self.said: list[Say] = []
+        self.logged: list[LogMessage] = []
         binder = Binder(Family.IPV4, address, PortAllocator(ports, lambda _size: 0))
-        self.sink = SocketSink(binder, IDLE_SECONDS, self.said.append)
+        self.sink = SocketSink(binder, IDLE_SECONDS, self.logged.append)
         self._values: dict[Listener, Balance] = {}
 
     async def serve(
@@ -41,7 +41,7 @@ class Proxy:
         affinity_seconds: int = 0,
         keep: Sequence[Target] = (),
     ) -> int:
-        """Open or change a listener; its port."""
+        """Open or change a listener. Return its port."""
         item = listener(name, protocol)
         await self._set(item, Balance(tuple(targets), tuple(keep), affinity_seconds))
         return self.sink.learned.ports[item]
@@ -50,15 +50,15 @@ class Proxy:
         await self._set(listener(name, protocol), None)
 
     async def _set(self, item: Listener, value: Balance | None) -> None:
-        change = Change(item.owner, item, self._values.get(item), value)
-        for batch in self.sink.compile([change]):
-            await self.sink.apply(batch)
+        await self.apply(OwnedChange(item.owner, item, self._values.get(item), value))
         self._values.pop(item, None)
         if value is not None:
             self._values[item] = value
 
-    async def apply(self, *changes: Change) -> None:
-        await self.sink.apply(Batch(changes, None))
+    async def apply(self, *changes: AnyChange) -> None:
+        """Compile these changes and apply the batches, as an engine would."""
+        for batch in self.sink.compile(changes):
+            await self.sink.apply(batch)
 
 
 def listener(name: str = "web", protocol: Protocol = Protocol.TCP) -> Listener:
@@ -82,13 +82,13 @@ class Servers:
         self._stack = contextlib.AsyncExitStack()
 
     async def tcp(self, serve: Serve) -> Target:
-        """A server that handles each connection so."""
+        """A server that calls `serve` for each connection."""
         server = await asyncio.start_server(serve, HERE, 0)
         self._stack.callback(server.close)
         return Target(HERE, int(server.sockets[0].getsockname()[1]))
 
     async def naming(self, name: str) -> Target:
-        """A server that says its name and hangs up."""
+        """A server that sends its name and closes the connection."""
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(name.encode())
@@ -119,7 +119,7 @@ class Servers:
 
 
 async def close(writer: asyncio.StreamWriter) -> None:
-    """Hang up; a peer that was quicker is no matter."""
+    """Close a connection; that the peer has closed it before is ignored."""
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()

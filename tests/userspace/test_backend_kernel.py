@@ -11,16 +11,17 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
-from tests.support.fake_backend import FakeClock, Heard
+from tests.support.engine_kit import FakeClock, RecordedRounds
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import Unsupported
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.kernel.conntrack.table import ConntrackTable, clean_udp
-from kubeproxy.modes.base import ModeOptions
+from kubeproxy.kernel.conntrack.table import Conntrack, clean_udp
+from kubeproxy.modes.netfilter.options import ToolOptions
 from kubeproxy.modes.registry import load_mode
 from kubeproxy.modes.userspace.mode import UserspaceBackend
+from kubeproxy.modes.userspace.options import Options
 from kubeproxy.plan.conntrack import StaleRules, is_stale, pack_socket
 from kubeproxy.sync.engine import Engine
 
@@ -47,13 +48,13 @@ class Host:
     def __init__(self, family: Family, variant: str) -> None:
         self.ip, self.pod, self.other_pod, self.vip = ADDRESSES[family]
         self.save = f"{'ip6tables' if family is Family.IPV6 else 'iptables'}-{variant}-save"
-        options = ModeOptions(sync_period_seconds=0.2)
-        self.backend = UserspaceBackend(family, options, variant=variant)
+        options = Options(sync_period_seconds=0.2, tools=ToolOptions(variant=variant))
+        self.backend = UserspaceBackend(family, options)
         self.engine = Engine(
             self.backend,
             self._facts(family),
             clock=FakeClock(),
-            listener=Heard(),
+            listener=RecordedRounds(),
             clean_conntrack=clean,
         )
         self.store = self.engine.pipeline.store
@@ -119,9 +120,9 @@ async def _name_server(pod: str) -> asyncio.Server:
 
 async def ask(address: str, number: int) -> str:
     reader, writer = await asyncio.wait_for(asyncio.open_connection(address, number), 3)
-    said = await reader.read()
+    received = await reader.read()
     writer.close()
-    return said.decode()
+    return received.decode()
 
 
 async def test_a_service_is_reached_through_its_portals(host: Host) -> None:
@@ -175,7 +176,7 @@ async def test_a_flush_is_repaired(host: Host) -> None:
 
 
 async def test_old_rules_that_lead_nowhere_are_replaced(host: Host) -> None:
-    """After a crash, the rules of the dead process point to ports nobody has."""
+    """After a crash, the rules of the dead process point to ports that are closed."""
     host.serve(host.pod)
     await host.round()
     old = set(host.rules())
@@ -215,7 +216,7 @@ async def test_a_dead_carrier_is_replaced(host: Host) -> None:
     pid = host.backend.sockets.supervisor.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    await host.backend.sockets.supervisor.wait_gone()
+    await host.backend.sockets.supervisor.wait_exited()
     assert await ask(host.vip, 80) == host.pod
     assert host.backend.sockets.supervisor.pid != pid
     watching.cancel()
@@ -225,8 +226,7 @@ async def test_udp_flows_go_with_their_service(host: Host) -> None:
     """A client with a fixed port must not stay bound to a proxy port that is gone."""
     host.serve(host.pod)
     await host.round()
-    kind = socket.AF_INET6 if ":" in host.vip else socket.AF_INET
-    with socket.socket(kind, socket.SOCK_DGRAM) as client:
+    with socket.socket(host.backend.family.af, socket.SOCK_DGRAM) as client:
         client.sendto(b"?", (host.vip, 53))
     assert pack_socket(host.vip, 53) in flows(host.backend.family)
     host.serve(host.other_pod)
@@ -238,7 +238,7 @@ async def test_udp_flows_go_with_their_service(host: Host) -> None:
 
 
 def flows(family: Family) -> set[bytes]:
-    with ConntrackTable(family) as table:
+    with Conntrack(family) as table:
         return {flow.destination for flows in table.listing() for flow in flows}
 
 
@@ -259,8 +259,8 @@ async def test_the_mode_refuses_to_proxy_on_localhost() -> None:
     check = load_mode("userspace").check
     for address in ("127.0.0.1", "::1"):
         with pytest.raises(Unsupported, match=r"^cannot proxy on localhost$"):
-            await check([Family.IPV4], ModeOptions(bind_address=address))
+            await check([Family.IPV4], Options(bind_address=address))
     with pytest.raises(Unsupported, match="not a valid port range"):
-        await check([Family.IPV4], ModeOptions(userspace_port_range="9-8"))
+        await check([Family.IPV4], Options(port_range="9-8"))
     with pytest.raises(Unsupported, match="--udp-timeout"):
-        await check([Family.IPV4], ModeOptions(userspace_udp_idle_seconds=0))
+        await check([Family.IPV4], Options(udp_idle_seconds=0))

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeproxy.modes.userspace.carrier.balance import MOST_CLIENTS, Balancer, Target
+from kubeproxy.modes.userspace.carrier.balance import MAX_CLIENTS, Balancer, Target
 
 A, B, C = (Target(f"10.0.0.{n}", 80) for n in (1, 2, 3))
 
@@ -27,7 +27,7 @@ def test_every_endpoint_has_its_turn() -> None:
     assert [turns.pick("x", 0.0) for _ in range(5)] == [A, B, C, A, B]
 
 
-def test_nobody_serves_an_empty_list() -> None:
+def test_without_endpoints_there_is_nothing_to_pick() -> None:
     assert balancer().pick("x", 0.0) is None
     assert balancer(affinity_seconds=10).pick("x", 0.0) is None
 
@@ -90,11 +90,11 @@ def test_without_affinity_nothing_is_remembered() -> None:
 
 
 def test_memory_for_affinity_is_bounded() -> None:
-    """Whoever was silent longest is forgotten first."""
+    """The client that was idle longest is forgotten first."""
     turns = balancer(A, B, affinity_seconds=10)
-    for number in range(MOST_CLIENTS + 1):
+    for number in range(MAX_CLIENTS + 1):
         turns.pick(str(number), 0.0)
-    assert turns.clients == MOST_CLIENTS
+    assert turns.clients == MAX_CLIENTS
 
 
 @given(st.integers(1, 8), st.integers(1, 50))
@@ -107,7 +107,7 @@ def test_turns_differ_by_at_most_one(endpoints: int, picks: int) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 5)), max_size=40))
-def test_a_client_changes_endpoint_only_after_silence(visits: list[tuple[str, float]]) -> None:
+def test_a_client_changes_endpoint_only_after_the_time_out(visits: list[tuple[str, float]]) -> None:
     """Between two visits less than the time-out apart, the endpoint is the same."""
     turns = balancer(A, B, C, affinity_seconds=3)
     now = 0.0

@@ -19,14 +19,14 @@ MEGABYTE = 1 << 20
 
 
 async def ask(port: int) -> str:
-    """Everything a connection says until it ends."""
+    """Everything a connection sends until it ends."""
     reader, writer = await asyncio.open_connection(HERE, port)
-    said = await reader.read()
+    received = await reader.read()
     await close(writer)
-    return said.decode()
+    return received.decode()
 
 
-def nobody() -> Target:
+def closed_port() -> Target:
     """An address where nothing listens: connections are refused at once."""
     with socket.socket() as handle:
         handle.bind((HERE, 0))
@@ -47,9 +47,9 @@ async def test_connections_spread_over_endpoints_in_turn(proxy: Proxy, servers: 
 
 async def test_a_refusing_endpoint_is_passed_over(proxy: Proxy, servers: Servers) -> None:
     """The only mode that can: the client never notices."""
-    port = await proxy.serve([nobody(), await servers.naming("b"), nobody()])
+    port = await proxy.serve([closed_port(), await servers.naming("b"), closed_port()])
     assert {await ask(port) for _ in range(6)} == {"b"}
-    assert any("endpoint does not answer" in said.text for said in proxy.said)
+    assert any("endpoint does not answer" in message.text for message in proxy.logged)
 
 
 async def test_an_endpoint_that_never_answers_costs_a_quarter_second(
@@ -75,8 +75,8 @@ async def test_an_endpoint_that_never_answers_costs_a_quarter_second(
     assert 0.2 < elapsed < 3.75
 
 
-async def test_when_all_attempts_fail_the_client_is_hung_up_on(proxy: Proxy) -> None:
-    port = await proxy.serve([nobody()])
+async def test_when_all_attempts_fail_the_connection_is_closed(proxy: Proxy) -> None:
+    port = await proxy.serve([closed_port()])
     assert await ask(port) == ""
     assert await ask(await proxy.serve([], name="empty")) == ""
 
@@ -107,7 +107,7 @@ async def test_affinity_holds_and_is_overwritten_by_a_failure(
     first = await ask(port)
     assert {await ask(port) for _ in range(4)} == {first}
     other = b if first == "a" else a
-    await proxy.serve([nobody(), other], affinity_seconds=60)
+    await proxy.serve([closed_port(), other], affinity_seconds=60)
     assert {await ask(port) for _ in range(4)} == {"b" if first == "a" else "a"}
 
 
@@ -181,10 +181,10 @@ async def test_closing_a_service_leaves_its_connections(proxy: Proxy, servers: S
     raise AssertionError("the port still accepts")
 
 
-async def test_a_slow_reader_holds_up_the_sender_and_nobody_else(
+async def test_a_slow_reader_holds_up_the_sender_and_no_other(
     proxy: Proxy, servers: Servers
 ) -> None:
-    """What waits for him is bounded by buffers, not by what is sent."""
+    """What waits for it is bounded by buffers, not by what is sent."""
     sent = 0
 
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -238,7 +238,7 @@ async def test_out_of_descriptors_one_service_waits_and_the_others_go_on(
     proxy: Proxy, servers: Servers
 ) -> None:
     """A greedy service gets half of what there is; its other clients wait in the queue."""
-    await proxy.sink.revive()
+    await proxy.sink.ensure_carrier()
     pid = proxy.sink.supervisor.pid
     assert pid is not None
     greedy = await proxy.serve([await servers.tcp(echo)], name="greedy")
@@ -248,16 +248,16 @@ async def test_out_of_descriptors_one_service_waits_and_the_others_go_on(
     resource.setrlimit(resource.RLIMIT_NOFILE, (456, hard))
     try:
         os.kill(pid, signal.SIGKILL)
-        await proxy.sink.supervisor.wait_gone()
-        await proxy.sink.revive()
+        await proxy.sink.supervisor.wait_exited()
+        await proxy.sink.ensure_carrier()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     clients = [socket.create_connection((HERE, greedy)) for _ in range(100)]
     await asyncio.sleep(0.2)
     assert await ask(modest) == "m"
     await asyncio.sleep(0.2)
-    waiting = [said for said in proxy.said if "wait for file descriptors" in said.text]
-    assert [said.label for said in waiting] == ["default/greedy"]
+    waiting = [m for m in proxy.logged if "wait for file descriptors" in m.text]
+    assert [message.service for message in waiting] == ["default/greedy"]
     # The last one is served as soon as others leave.
     last = clients.pop()
     for client in clients:

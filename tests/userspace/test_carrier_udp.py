@@ -29,11 +29,11 @@ class Client:
         self._handle.close()
 
 
-def saying(name: str) -> Callable[[bytes], bytes]:
+def answering(name: str) -> Callable[[bytes], bytes]:
     return lambda _data: name.encode()
 
 
-def nobody() -> Target:
+def closed_port() -> Target:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
         handle.bind((HERE, 0))
         return Target(HERE, int(handle.getsockname()[1]))
@@ -45,7 +45,7 @@ async def serve(proxy: Proxy, *targets: Target, keep: tuple[Target, ...] = ()) -
 
 async def test_a_client_keeps_its_endpoint_while_it_talks(proxy: Proxy, servers: Servers) -> None:
     """And different clients are spread."""
-    port = await serve(proxy, await servers.udp(saying("a")), await servers.udp(saying("b")))
+    port = await serve(proxy, await servers.udp(answering("a")), await servers.udp(answering("b")))
     one, two = Client(port), Client(port)
     answers = [(await one.ask(), await two.ask()) for _ in range(4)]
     assert len(set(answers)) == 1
@@ -54,21 +54,21 @@ async def test_a_client_keeps_its_endpoint_while_it_talks(proxy: Proxy, servers:
     two.close()
 
 
-async def test_an_idle_session_ends_and_the_next_datagram_picks_anew(
+async def test_an_idle_session_ends_and_the_next_datagram_picks_again(
     proxy: Proxy, servers: Servers
 ) -> None:
-    port = await serve(proxy, await servers.udp(saying("a")), await servers.udp(saying("b")))
+    port = await serve(proxy, await servers.udp(answering("a")), await servers.udp(answering("b")))
     client = Client(port)
     first = await client.ask()
     await asyncio.sleep(IDLE_SECONDS * 2)
-    assert (await proxy.sink.supervisor.order([])).sessions == 0
+    assert (await proxy.sink.supervisor.execute([])).sessions == 0
     assert await client.ask() != first
     client.close()
 
 
 async def test_a_busy_session_does_not_end(proxy: Proxy, servers: Servers) -> None:
     """Each datagram pushes the deadline, either way."""
-    port = await serve(proxy, await servers.udp(saying("a")), await servers.udp(saying("b")))
+    port = await serve(proxy, await servers.udp(answering("a")), await servers.udp(answering("b")))
     client = Client(port)
     answers = set()
     for _ in range(6):
@@ -91,7 +91,7 @@ async def test_large_datagrams_pass_whole(proxy: Proxy, servers: Servers) -> Non
 async def test_an_answer_leaves_from_the_address_that_was_asked(servers: Servers) -> None:
     """A connected client takes answers from nowhere else, and neither does address translation."""
     async with running(address="0.0.0.0") as proxy:
-        port = await serve(proxy, await servers.udp(saying("a")))
+        port = await serve(proxy, await servers.udp(answering("a")))
         for address in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
             client = Client(port, address)
             assert await client.ask() == b"a"
@@ -100,7 +100,7 @@ async def test_an_answer_leaves_from_the_address_that_was_asked(servers: Servers
 
 async def test_a_refusing_endpoint_is_replaced(proxy: Proxy, servers: Servers) -> None:
     """The refusal comes with the next datagram, which then goes elsewhere."""
-    port = await serve(proxy, nobody(), await servers.udp(saying("b")))
+    port = await serve(proxy, closed_port(), await servers.udp(answering("b")))
     client = Client(port)
     answer = b""
     for _ in range(4):
@@ -117,7 +117,7 @@ async def test_a_session_ends_when_its_endpoint_no_longer_serves(
     proxy: Proxy, servers: Servers
 ) -> None:
     """A busy flow to a removed endpoint would otherwise never leave it."""
-    a, b = await servers.udp(saying("a")), await servers.udp(saying("b"))
+    a, b = await servers.udp(answering("a")), await servers.udp(answering("b"))
     port = await serve(proxy, a)
     client = Client(port)
     assert await client.ask() == b"a"
@@ -135,13 +135,13 @@ async def test_without_endpoints_datagrams_are_dropped(proxy: Proxy) -> None:
     except TimeoutError:
         client.close()
         return
-    raise AssertionError("somebody answered")
+    raise AssertionError("an answer came")
 
 
 async def test_closing_a_service_ends_its_sessions(proxy: Proxy, servers: Servers) -> None:
-    port = await serve(proxy, await servers.udp(saying("a")))
+    port = await serve(proxy, await servers.udp(answering("a")))
     client = Client(port)
     await client.ask()
     await proxy.stop("dns", Protocol.UDP)
-    assert (await proxy.sink.supervisor.order([])).sessions == 0
+    assert (await proxy.sink.supervisor.execute([])).sessions == 0
     client.close()

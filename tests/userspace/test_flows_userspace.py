@@ -50,7 +50,7 @@ def without_sctp(service: ServiceText) -> ServiceText:
 
 
 def unseen(expected: Expected) -> Expected:
-    """Whoever answers sees the proxy, not the client."""
+    """The endpoint sees the proxy, not the client."""
     answers = tuple(replace(a, seen="") for a in expected.answers)
     return replace(expected, answers=answers)
 

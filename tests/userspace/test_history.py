@@ -16,21 +16,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
-from tests.support.fake_backend import FakeClock, FakeConntrack, Heard
+from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
 from tests.support.fake_xtables import FakeXtables
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
 from kubeproxy.facts.service import ServiceFacts
-from kubeproxy.modes.base import Item, ModeOptions, Value
 from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
+from kubeproxy.modes.userspace.items import SocketItem, SocketValue
 from kubeproxy.modes.userspace.mode import UserspaceBackend
+from kubeproxy.modes.userspace.options import Options
 from kubeproxy.modes.userspace.scaffold import SCOPE
 from kubeproxy.sync.engine import Engine
 
 NODE_IP = "192.0.2.10"
 NAMES = ("default/a", "default/b", "default/c")
-State: TypeAlias = tuple[Mapping[str, list[str]], Mapping[Item, Value]]
+State: TypeAlias = tuple[Mapping[str, list[str]], Mapping[SocketItem, SocketValue]]
 
 
 @st.composite
@@ -86,14 +87,14 @@ class Host:
     """An engine over real sockets and interpreted rules."""
 
     def __init__(self) -> None:
-        self.backend = UserspaceBackend(Family.IPV4, ModeOptions())
+        self.backend = UserspaceBackend(Family.IPV4, Options())
         self.tables = FakeXtables()
         self.backend.netfilter = NetfilterSink(self.tables, SCOPE)
         self.engine = Engine(
             self.backend,
             node(ip=NODE_IP, addresses=("127.0.0.1", NODE_IP)),
             clock=FakeClock(),
-            listener=Heard(),
+            listener=RecordedRounds(),
             clean_conntrack=FakeConntrack(),
         )
 

@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 
 from kubeproxy.modes.userspace.carrier.balance import Target
 from kubeproxy.modes.userspace.carrier.messages import (
-    Answer,
     Balance,
-    Close,
+    CloseListener,
     Command,
-    Done,
-    Frames,
-    Open,
-    Say,
+    FrameDecoder,
+    LogMessage,
+    OpenListener,
+    Reply,
     Sync,
-    Update,
+    SyncReply,
+    UpdateListener,
     format_frame,
 )
 
@@ -24,13 +24,13 @@ numbers = st.integers(0, 2**31)
 targets = st.lists(st.builds(Target, st.text(), st.integers(0, 65535)), max_size=5).map(tuple)
 balances = st.builds(Balance, targets, targets, st.integers(0, 86400))
 commands: st.SearchStrategy[Command] = st.one_of(
-    st.builds(Open, numbers, st.text(), st.booleans(), balances),
-    st.builds(Update, numbers, balances),
-    st.builds(Close, numbers),
+    st.builds(OpenListener, numbers, st.text(), st.booleans(), balances),
+    st.builds(UpdateListener, numbers, balances),
+    st.builds(CloseListener, numbers),
     st.builds(Sync, numbers),
 )
-answers: st.SearchStrategy[Answer] = st.one_of(
-    st.builds(Done, numbers, numbers, numbers), st.builds(Say, st.text(), st.text())
+replies: st.SearchStrategy[Reply] = st.one_of(
+    st.builds(SyncReply, numbers, numbers, numbers), st.builds(LogMessage, st.text(), st.text())
 )
 
 
@@ -40,19 +40,19 @@ def pieces(stream: bytes, size: int) -> list[bytes]:
 
 @given(st.lists(commands, max_size=5), st.integers(1, 50))
 def test_commands_arrive_whole_whatever_the_pieces(sent: list[Command], size: int) -> None:
-    frames = Frames()
+    decoder = FrameDecoder()
     received: list[Command] = []
     for piece in pieces(b"".join(map(format_frame, sent)), size):
-        frames.feed(piece)
-        received += frames.commands()
+        decoder.feed(piece)
+        received += decoder.commands()
     assert received == sent
 
 
-@given(st.lists(answers, max_size=5), st.integers(1, 50))
-def test_answers_arrive_whole_whatever_the_pieces(sent: list[Answer], size: int) -> None:
-    frames = Frames()
-    received: list[Answer] = []
+@given(st.lists(replies, max_size=5), st.integers(1, 50))
+def test_replies_arrive_whole_whatever_the_pieces(sent: list[Reply], size: int) -> None:
+    decoder = FrameDecoder()
+    received: list[Reply] = []
     for piece in pieces(b"".join(map(format_frame, sent)), size):
-        frames.feed(piece)
-        received += frames.answers()
+        decoder.feed(piece)
+        received += decoder.replies()
     assert received == sent

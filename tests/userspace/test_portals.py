@@ -12,17 +12,18 @@ from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts
 from kubeproxy.facts.service import ServiceFacts
-from kubeproxy.modes.base import Fragment
 from kubeproxy.modes.netfilter.items import Jump, Position, Rules, Section
 from kubeproxy.modes.userspace.carrier.balance import Target
 from kubeproxy.modes.userspace.carrier.messages import Balance
-from kubeproxy.modes.userspace.items import Claim, Learned, Listener, PortalOptions
-from kubeproxy.modes.userspace.render import claim_of, render_items
-from kubeproxy.modes.userspace.scaffold import identify, scaffold_items
+from kubeproxy.modes.userspace.items import Claim, Fragment, Learned, Listener, Uncarried
+from kubeproxy.modes.userspace.options import Options
+from kubeproxy.modes.userspace.render import claim_of, render
+from kubeproxy.modes.userspace.rules.recognise import identify
+from kubeproxy.modes.userspace.scaffold import scaffold
 from kubeproxy.plan.types import PoolName, ServicePlan
 
 NODE = node(addresses=("127.0.0.1", "192.0.2.10"))
-ANYWHERE = PortalOptions("0.0.0.0")
+ANYWHERE = Options()
 PORTS = {PoolName.CLUSTER: 40001, PoolName.LOCAL: 40002}
 REMOTE, LOCAL = endpoint("10.244.2.9"), endpoint("10.244.1.5", local=True)
 
@@ -40,11 +41,11 @@ def rendered(
     endpoints: Sequence[Endpoint] = (REMOTE,),
     *,
     on: NodeFacts = NODE,
-    options: PortalOptions = ANYWHERE,
+    options: Options = ANYWHERE,
 ) -> Mapping[str, list[str]]:
     """Rules by chain, once everything is bound."""
     planned = plan(facts, endpoints, on)
-    return chains(render_items(planned, on, learned_of(planned, on), options))
+    return chains(render(planned, on, options, learned_of(planned, on)))
 
 
 def chains(items: Fragment) -> dict[str, list[str]]:
@@ -68,7 +69,7 @@ def test_a_cluster_ip_is_diverted_from_containers_and_from_the_host() -> None:
 
 
 def test_a_specific_bind_address_is_where_everything_goes() -> None:
-    found = rendered(service(), options=PortalOptions("192.0.2.99"))
+    found = rendered(service(), options=Options(bind_address="192.0.2.99"))
     target = "-j DNAT --to-destination 192.0.2.99:40001"
     assert found == {
         "KUBE-PORTALS-CONTAINER": [f"{WEB} -d 10.96.0.10 {target}"],
@@ -123,7 +124,7 @@ def test_node_port_addresses_restrict_where_node_ports_are_served() -> None:
 
 
 def test_node_ports_can_be_kept_off_localhost() -> None:
-    options = PortalOptions("0.0.0.0", serves_localhost=False)
+    options = Options(localhost_node_ports=False)
     (rule,) = rendered(service(node_port=30080), options=options)["KUBE-NODEPORT-HOST"]
     assert " --dport 30080 ! -d 127.0.0.0/8 -j DNAT" in rule
     on = replace(NODE, node_port_cidrs=("127.0.0.0/8", "192.0.2.0/24"))
@@ -134,7 +135,7 @@ def test_node_ports_can_be_kept_off_localhost() -> None:
 def test_ipv6_targets_are_bracketed() -> None:
     six = node(Family.IPV6, addresses=("2001:db8:10::10", "::1"))
     facts = service(cluster_ip="fd00:96::a")
-    found = rendered(facts, [endpoint("fd00:244::5")], on=six, options=PortalOptions("::"))
+    found = rendered(facts, [endpoint("fd00:244::5")], on=six, options=Options(bind_address="::"))
     assert found["KUBE-PORTALS-HOST"] == [
         f"{WEB} -d fd00:96::a -j DNAT --to-destination [2001:db8:10::10]:40001"
     ]
@@ -149,7 +150,7 @@ def test_a_node_without_an_address_of_its_own_redirects() -> None:
 # --- what v1.25 did not know ---
 
 
-def test_what_nobody_serves_is_rejected_instead_of_diverted() -> None:
+def test_what_no_endpoint_serves_is_rejected_instead_of_diverted() -> None:
     found = rendered(service(node_port=30080), [])
     common = "-m comment --comment default/web:http -p tcp -m tcp --dport"
     assert found == {
@@ -170,7 +171,7 @@ def test_internal_policy_local_uses_the_local_listener_or_drops() -> None:
 
 
 def test_external_policy_local_treats_pods_and_the_node_as_insiders() -> None:
-    """Pods of this node and the node itself use all endpoints, everybody else the local ones."""
+    """Pods of this node and the node itself use all endpoints, all others the local ones."""
     found = rendered(service(node_port=30080, external_local=True), [LOCAL, REMOTE])
     common = "-m comment --comment default/web:http -p tcp -m tcp --dport 30080"
     assert found["KUBE-NODEPORT-CONTAINER"] == [
@@ -196,7 +197,7 @@ def test_external_policy_local_without_local_endpoints_drops_outsiders_only() ->
         (LocalDetector(DetectorKind.INTERFACE_PREFIX, "cali"), " -i cali+ "),
     ],
 )
-def test_pods_are_told_by_their_interface(detector: LocalDetector, match: str) -> None:
+def test_pods_are_recognised_by_their_interface(detector: LocalDetector, match: str) -> None:
     on = replace(NODE, detector=detector)
     facts = service(node_port=30080, external_local=True)
     assert match in rendered(facts, [LOCAL, REMOTE], on=on)["KUBE-NODEPORT-CONTAINER"][0]
@@ -245,7 +246,7 @@ def sockets(items: Fragment) -> Fragment:
 
 def test_sockets_come_first_and_rules_once_they_are_bound() -> None:
     planned = plan(service(node_port=30080, affinity_seconds=60), [REMOTE], NODE)
-    items = render_items(planned, NODE, Learned(), ANYWHERE)
+    items = render(planned, NODE, ANYWHERE, Learned())
     assert items == {
         Listener(planned.id, PoolName.CLUSTER): Balance((Target("10.244.2.9", 8080),), (), 60),
         Claim("", 30080, Protocol.TCP): planned.id,
@@ -255,7 +256,7 @@ def test_sockets_come_first_and_rules_once_they_are_bound() -> None:
 def test_a_service_without_endpoints_keeps_its_listener() -> None:
     """So that its proxy port stays the same when endpoints come and go."""
     planned = plan(service(), [], NODE)
-    items = render_items(planned, NODE, Learned(), ANYWHERE)
+    items = render(planned, NODE, ANYWHERE, Learned())
     assert items[Listener(planned.id, PoolName.CLUSTER)] == Balance(())
 
 
@@ -263,7 +264,7 @@ def test_udp_sessions_may_go_on_to_endpoints_that_still_serve() -> None:
     facts = service(ports=(port(53, name="dns", protocol=Protocol.UDP),))
     draining = endpoint("10.244.1.7", 53, ready=False, terminating=True)
     planned = plan(facts, [endpoint("10.244.1.6", 53), draining], NODE)
-    value = render_items(planned, NODE, Learned(), ANYWHERE)[Listener(planned.id, PoolName.CLUSTER)]
+    value = render(planned, NODE, ANYWHERE, Learned())[Listener(planned.id, PoolName.CLUSTER)]
     assert isinstance(value, Balance)
     assert value.targets == (Target("10.244.1.6", 53),)
     assert Target("10.244.1.7", 53) in value.keep
@@ -271,7 +272,7 @@ def test_udp_sessions_may_go_on_to_endpoints_that_still_serve() -> None:
 
 def test_a_portal_on_an_address_of_this_node_claims_its_port() -> None:
     planned = plan(service(external_ips=("192.0.2.10", "203.0.113.9")), [REMOTE], NODE)
-    items = sockets(render_items(planned, NODE, Learned(), ANYWHERE))
+    items = sockets(render(planned, NODE, ANYWHERE, Learned()))
     assert Claim("192.0.2.10", 80, Protocol.TCP) in items
     assert len(items) == 2
 
@@ -281,13 +282,16 @@ def test_a_port_that_another_service_holds_opens_no_portal() -> None:
     held = learned_of(planned, NODE)
     other = plan(service("other/web", node_port=30080), [REMOTE], NODE).id
     taken = Learned(held.ports, {Claim("", 30080, Protocol.TCP): other})
-    found = chains(render_items(planned, NODE, taken, ANYWHERE))
+    found = chains(render(planned, NODE, ANYWHERE, taken))
     assert set(found) == {"KUBE-PORTALS-CONTAINER", "KUBE-PORTALS-HOST"}
 
 
 def test_sctp_cannot_be_carried() -> None:
     facts = service(ports=(port(3868, protocol=Protocol.SCTP),))
-    assert render_items(plan(facts, [REMOTE], NODE), NODE, Learned(), ANYWHERE) == {}
+    planned = plan(facts, [REMOTE], NODE)
+    assert render(planned, NODE, ANYWHERE, Learned()) == {
+        Uncarried(planned.id): "SCTP is not supported for user space proxy"
+    }
 
 
 # --- scaffold ---
@@ -303,7 +307,7 @@ def test_rules_are_recognised_by_their_comment_and_protocol() -> None:
 def test_every_section_is_recognised_as_its_owners() -> None:
     """What is rendered and what is read after a restart have the same key."""
     planned = plan(service(node_port=30080, external_local=True), [LOCAL, REMOTE], NODE)
-    items = render_items(planned, NODE, learned_of(planned, NODE), ANYWHERE)
+    items = render(planned, NODE, ANYWHERE, learned_of(planned, NODE))
     for item, value in items.items():
         if isinstance(item, Section) and isinstance(value, Rules):
             found = {identify(item.table, item.chain, line) for line in value.lines()}
@@ -311,8 +315,8 @@ def test_every_section_is_recognised_as_its_owners() -> None:
 
 
 def test_the_scaffold_has_v125s_jumps_in_order() -> None:
-    """Then ours, which answer for what is not served."""
-    jumps = [item for item in scaffold_items().items() if isinstance(item[0], Jump)]
+    """Then ours, which refuse what is not served."""
+    jumps = [item for item in scaffold(NODE, ANYWHERE).items() if isinstance(item[0], Jump)]
     vips = '-m comment --comment "handle ClusterIPs; NOTE: this must be before the NodePort rules"'
     ports = (
         "-m addrtype --dst-type LOCAL -m comment --comment "

@@ -1,4 +1,4 @@
-"""The carrier's loop: turns, time-outs and late closing."""
+"""The carrier's event loop: iterations, time-outs and delayed closing."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ def test_a_handler_is_called_for_its_descriptor() -> None:
     seen: list[int] = []
     reactor.register(near.fileno(), select.EPOLLIN, seen.append)
     far.send(b"x")
-    reactor.turn()
+    reactor.run_once()
     assert seen == [select.EPOLLIN]
     for handle in (near, far):
         handle.close()
     reactor.close()
 
 
-def test_a_discarded_socket_gets_no_event_of_the_same_turn_and_closes_after_it() -> None:
-    """So its number cannot be given to a newcomer while events for it are still to come."""
+def test_a_socket_to_be_closed_gets_no_event_of_the_same_iteration_and_closes_after_it() -> None:
+    """So its number cannot be given to a new socket while events for it are still to come."""
     reactor = Reactor(Clock())
     pairs = [socket.socketpair() for _ in range(2)]
     seen: list[int] = []
 
-    def discard_both(_mask: int) -> None:
+    def close_both(_mask: int) -> None:
         seen.append(1)
         for near, _ in pairs:
-            reactor.discard(near)
+            reactor.close_later(near)
             assert near.fileno() >= 0
 
     for near, far in pairs:
-        reactor.register(near.fileno(), select.EPOLLIN, discard_both)
+        reactor.register(near.fileno(), select.EPOLLIN, close_both)
         far.send(b"x")
-    reactor.turn()
+    reactor.run_once()
     assert seen == [1]
     assert all(near.fileno() == -1 for near, _ in pairs)
     for _, far in pairs:
@@ -52,18 +52,18 @@ def test_a_discarded_socket_gets_no_event_of_the_same_turn_and_closes_after_it()
     reactor.close()
 
 
-def test_work_that_is_not_finished_gets_the_next_turn_without_waiting() -> None:
+def test_work_that_is_not_finished_runs_in_the_next_iteration_without_waiting() -> None:
     reactor = Reactor(Clock())
     done: list[str] = []
 
     def first() -> None:
         done.append("first")
-        reactor.again(lambda: done.append("second"))
+        reactor.call_soon(lambda: done.append("second"))
 
-    reactor.again(first)
-    reactor.turn()
+    reactor.call_soon(first)
+    reactor.run_once()
     assert done == ["first"]
-    reactor.turn()
+    reactor.run_once()
     assert done == ["first", "second"]
     reactor.close()
 
@@ -82,13 +82,13 @@ def test_time_outs_fire_in_order_unless_cancelled() -> None:
     assert timeouts.next_deadline() == 10.0
 
 
-def test_a_turn_fires_what_is_due() -> None:
+def test_an_iteration_fires_what_is_due() -> None:
     clock = Clock()
     reactor = Reactor(clock)
     timeouts = Timeouts(0.0)
     reactor.add_timers(timeouts)
     fired: list[float] = []
     timeouts.start(reactor.now, lambda: fired.append(reactor.now))
-    reactor.turn()
+    reactor.run_once()
     assert fired == [100.0]
     reactor.close()

@@ -12,9 +12,9 @@ from tests.support.userspace_kit import HERE, IDLE_SECONDS, Proxy, Servers, list
 
 from kubeproxy.errors import Drifted, Rejected
 from kubeproxy.facts.ids import Protocol, ServicePortId
-from kubeproxy.modes.base import Batch, Change
+from kubeproxy.modes.base import Change, OwnedChange
 from kubeproxy.modes.userspace.carrier.messages import Balance
-from kubeproxy.modes.userspace.items import Claim
+from kubeproxy.modes.userspace.items import Claim, Uncarried
 from kubeproxy.modes.userspace.sinks.ports import PortRange
 from kubeproxy.modes.userspace.sinks.supervisor import Supervisor
 
@@ -28,8 +28,10 @@ def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
         return int(handle.getsockname()[1])
 
 
-def claim_change(claim: Claim, old: ServicePortId | None, new: ServicePortId | None) -> Change:
-    return Change(new or old, claim, old, new)
+def claim_change(
+    claim: Claim, old: ServicePortId | None, new: ServicePortId | None
+) -> Change[Claim, ServicePortId]:
+    return OwnedChange(new or old, claim, old, new)
 
 
 async def test_what_is_bound_is_what_is_read(proxy: Proxy) -> None:
@@ -67,7 +69,7 @@ def free_pair() -> int:
 
 
 async def test_ports_come_from_the_range_and_go_back_to_it() -> None:
-    """One that somebody else has is skipped, and is not lost."""
+    """One that another program has is skipped, and is not lost."""
     first = free_pair()
     async with running(PortRange(first, first + 1)) as proxy:
         with socket.socket() as taken:
@@ -84,17 +86,17 @@ async def test_ports_come_from_the_range_and_go_back_to_it() -> None:
 async def test_a_batch_that_cannot_be_bound_leaves_nothing_behind() -> None:
     only = free_pair()
     changes = tuple(
-        Change(item.owner, item, None, Balance(())) for item in (listener("a"), listener("b"))
+        OwnedChange(item.owner, item, None, Balance(())) for item in (listener("a"), listener("b"))
     )
     async with running(PortRange(only, only)) as proxy:
         with pytest.raises(Rejected):
-            await proxy.sink.apply(Batch(changes, None))
+            await proxy.apply(*changes)
         assert await proxy.sink.read() == {}
         assert await proxy.serve([], name="c") == only
 
 
 async def test_a_claimed_port_is_held_and_refuses_connections(proxy: Proxy) -> None:
-    """Nobody else can take it, and nobody hangs in a queue that is never read."""
+    """No other program can take it, and no client hangs in a queue that is never read."""
     claim = Claim(HERE, free_port(), Protocol.TCP)
     await proxy.apply(claim_change(claim, None, FIRST))
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
@@ -113,13 +115,13 @@ async def test_a_claim_passes_to_another_owner_without_a_gap(proxy: Proxy) -> No
     assert proxy.sink.learned.claims == {claim: FIRST}
 
 
-async def test_a_port_in_use_elsewhere_is_told_and_tried_again(proxy: Proxy) -> None:
+async def test_a_port_in_use_elsewhere_is_logged_and_retried(proxy: Proxy) -> None:
     """It is no reason to fail a round, but the portal stays closed."""
     with socket.socket() as taken:
         taken.bind((HERE, 0))
         claim = Claim(HERE, int(taken.getsockname()[1]), Protocol.TCP)
         await proxy.apply(claim_change(claim, None, FIRST))
-        assert proxy.said[0].text == (
+        assert proxy.logged[0].text == (
             f"Port conflict detected on port {HERE}:{claim.port}/TCP: Address already in use"
         )
         assert proxy.sink.learned.claims == {}
@@ -129,7 +131,7 @@ async def test_a_port_in_use_elsewhere_is_told_and_tried_again(proxy: Proxy) -> 
     assert set(proxy.sink.take_unsettled()) == {FIRST}
 
 
-async def test_a_refused_claim_that_is_given_up_is_not_tried_again(proxy: Proxy) -> None:
+async def test_a_refused_claim_that_is_given_up_is_not_retried(proxy: Proxy) -> None:
     with socket.socket() as taken:
         taken.bind((HERE, 0))
         claim = Claim(HERE, int(taken.getsockname()[1]), Protocol.TCP)
@@ -139,28 +141,42 @@ async def test_a_refused_claim_that_is_given_up_is_not_tried_again(proxy: Proxy)
     assert proxy.sink.learned.claims == {}
 
 
+async def test_a_service_port_that_cannot_be_carried_is_logged_once(proxy: Proxy) -> None:
+    """It is read back, so that a full sync does not log it again."""
+    item = Uncarried(FIRST)
+    await proxy.apply(OwnedChange(FIRST, item, None, "no way"))
+    assert [(message.text, message.service) for message in proxy.logged] == [
+        ("no way", "default/a/TCP")
+    ]
+    assert await proxy.sink.read() == {item: "no way"}
+    await proxy.apply(OwnedChange(FIRST, item, "no way", None))
+    assert await proxy.sink.read() == {}
+
+
 async def ask(port: int) -> bytes:
     reader, writer = await asyncio.open_connection(HERE, port)
-    said = await reader.read()
+    received = await reader.read()
     writer.close()
-    return said
+    return received
 
 
 async def kill_carrier(proxy: Proxy) -> None:
     pid = proxy.sink.supervisor.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    await proxy.sink.supervisor.wait_gone()
+    await proxy.sink.supervisor.wait_exited()
 
 
 async def test_a_new_carrier_goes_on_with_the_same_ports(proxy: Proxy, servers: Servers) -> None:
     port = await proxy.serve([await servers.naming("a")])
     await kill_carrier(proxy)
-    await proxy.sink.revive()
+    await proxy.sink.ensure_carrier()
     assert await ask(port) == b"a"
 
 
-async def test_a_change_finds_a_dead_carrier_and_revives_it(proxy: Proxy, servers: Servers) -> None:
+async def test_a_change_finds_a_dead_carrier_and_starts_another(
+    proxy: Proxy, servers: Servers
+) -> None:
     """What changed and what was there before are both served."""
     port = await proxy.serve([await servers.naming("a")])
     await kill_carrier(proxy)
@@ -169,15 +185,15 @@ async def test_a_change_finds_a_dead_carrier_and_revives_it(proxy: Proxy, server
 
 
 async def test_a_stuck_carrier_is_killed() -> None:
-    """A process that is stopped does not even notice that we hung up."""
-    supervisor = Supervisor(IDLE_SECONDS, lambda said: None, answer_seconds=0.2)
+    """A process that is stopped does not even notice that the control socket is closed."""
+    supervisor = Supervisor(IDLE_SECONDS, lambda message: None, reply_timeout_seconds=0.2)
     await supervisor.start()
     pid = supervisor.pid
     assert pid is not None
-    await supervisor.order([])
+    await supervisor.execute([])
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(Drifted, match="did not answer within"):
-        await supervisor.order([])
+        await supervisor.execute([])
     assert not supervisor.is_running
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

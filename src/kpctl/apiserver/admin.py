@@ -1,4 +1,4 @@
-"""Objects of an API server, changed by path: what tests and benchmarks need of kubectl."""
+"""Objects of an API server read and changed by path, as tests and benchmarks need it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from kubeproxy.api.auth.access import Access
 from kubeproxy.api.client import Client, ClientSettings, connect
 from kubeproxy.api.problems import Refused
 from kubeproxy.api.transport import Request
+from kubeproxy.status.api_client import MetricObserver
+from kubeproxy.status.metrics import Metrics
 
 Json = dict[str, object]
 
@@ -21,7 +23,7 @@ SERVICE_CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"
 
 
 class ApiAdmin:
-    """Somebody who may do everything."""
+    """Reads and changes objects with a client that has all permissions."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -33,13 +35,13 @@ class ApiAdmin:
         return await self._send(Request("POST", path, body=json.dumps(item).encode()))
 
     async def patch(self, path: str, patch: Json) -> Json:
-        """RFC 7386."""
+        """Apply a JSON merge patch (RFC 7386)."""
         body = json.dumps(patch).encode()
         kind = "application/merge-patch+json"
         return await self._send(Request("PATCH", path, body=body, content_type=kind))
 
     async def delete(self, path: str) -> None:
-        """Gone afterwards, whether it existed or not."""
+        """Delete an object. It is no error if there is none."""
         try:
             await self._send(Request("DELETE", path))
         except Refused as refused:
@@ -52,7 +54,10 @@ class ApiAdmin:
 
 @asynccontextmanager
 async def admin_of(access: Access) -> AsyncIterator[ApiAdmin]:
-    client = connect(access, settings=ClientSettings(qps=-1), environment={})
+    """Yield an admin without a rate limit for as long as the context is open."""
+    # The client always counts its requests. The figures of this one are not shown.
+    observer = MetricObserver(Metrics("nftables"))
+    client = connect(access, observer=observer, settings=ClientSettings(qps=-1), environment={})
     try:
         yield ApiAdmin(client)
     finally:
@@ -60,7 +65,7 @@ async def admin_of(access: Access) -> AsyncIterator[ApiAdmin]:
 
 
 def service(name: str, *, labels: dict[str, str] | None = None, **spec: object) -> Json:
-    """A Service with one port, as one would write it."""
+    """Return a Service with one port, as an operator would write it."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -70,7 +75,7 @@ def service(name: str, *, labels: dict[str, str] | None = None, **spec: object) 
 
 
 def endpoint_slice(name: str, of_service: str, *addresses: str) -> Json:
-    """An IPv4 EndpointSlice of a Service, everything ready."""
+    """Return an IPv4 EndpointSlice of a Service with all endpoints ready."""
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",

@@ -1,8 +1,9 @@
 """Builds etcd, kube-apiserver, kubectl and upstream's kube-proxy with Go, once per machine.
 
-The sources come from whatever Go module proxy the machine is set up with; only module names and the
-Kubernetes version stand here. Binaries are kept outside the tree, in the user's cache directory, so
-that the next run starts at once. Building takes some minutes; `NoGo` says why it is not possible.
+The sources come from the Go module proxy that the machine is configured for; only module names and
+the Kubernetes version are written here. Binaries are kept outside the tree, in the user's cache
+directory, so that later runs start at once. Building takes some minutes. Where it is not possible,
+`NoGo` names the reason.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ func main() {{ etcdmain.Main(os.Args) }}
 
 
 class NoGo(Exception):
-    """The programs cannot be built here; the text says why."""
+    """The programs cannot be built on this machine, for the reason in the text."""
 
 
 def cache_folder() -> Path:
@@ -48,7 +49,7 @@ def cache_folder() -> Path:
 
 
 def built(program: str) -> Path:
-    """The path of a program, built now if it never was."""
+    """Return the path of a program, and build it first if needed. Raises `NoGo`."""
     folder = cache_folder()
     binary = folder / "bin" / program
     if binary.exists():
@@ -64,7 +65,7 @@ def built(program: str) -> Path:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Two test runs at once build once."""
+    """Hold a lock, so that two test runs at once build only once."""
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -86,9 +87,9 @@ def _build(folder: Path, program: str) -> None:
 
 
 def _module_file(folder: Path) -> str:
-    """A module that needs Kubernetes, with its staging modules mapped to their own releases."""
-    asked = _go(folder, "mod", "download", "-json", f"{_MODULE}@{KUBERNETES_VERSION}")
-    described = _go(folder, "mod", "edit", "-json", json.loads(asked)["GoMod"])
+    """Return a go.mod that requires Kubernetes, its staging modules mapped to their releases."""
+    downloaded = _go(folder, "mod", "download", "-json", f"{_MODULE}@{KUBERNETES_VERSION}")
+    described = _go(folder, "mod", "edit", "-json", json.loads(downloaded)["GoMod"])
     upstream = json.loads(described)
     etcd = next(r["Version"] for r in upstream["Require"] if r["Path"] == _ETCD_MODULE)
     staged = KUBERNETES_VERSION.replace("v1.", "v0.", 1)
@@ -104,7 +105,7 @@ def _module_file(folder: Path) -> str:
 
 
 def _linker_flags() -> str:
-    """The version a release build would carry."""
+    """Return the flags that give the programs the version of a release build."""
     _, minor, _ = KUBERNETES_VERSION.split(".")
     stamps = {"gitVersion": KUBERNETES_VERSION, "gitMajor": "1", "gitMinor": minor}
     words = ["-s", "-w"]

@@ -1,4 +1,4 @@
-"""Certificates for tests, made with the openssl command."""
+"""Certificates for tests and benchmarks, made with the openssl command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Pki(msgspec.Struct, frozen=True):
-    """A certificate authority in a folder, and what it signed."""
+    """A certificate authority in a folder, with the certificates it has signed."""
 
     folder: Path
 
@@ -18,11 +18,11 @@ class Pki(msgspec.Struct, frozen=True):
         return self.folder / "ca.crt"
 
     def pair(self, name: str) -> tuple[Path, Path]:
-        """Certificate and key of this name."""
+        """Return the paths of certificate and key of this name."""
         return self.folder / f"{name}.crt", self.folder / f"{name}.key"
 
     def sign(self, name: str, subject: str, *extensions: str) -> tuple[Path, Path]:
-        """Make a key and a certificate for it."""
+        """Make a key and a certificate for it. Return their paths."""
         certificate, key = self.pair(name)
         _request(
             key,

@@ -1,8 +1,8 @@
-"""A real API server for tests: etcd and kube-apiserver, with RBAC, in some namespace.
+"""A real API server for tests and benchmarks: etcd and kube-apiserver with RBAC.
 
-It can be killed, restarted and compacted. It starts in the network namespace its `prefix` leads to
-(see `private_network`), on loopback unless told otherwise. Making the programs is left to
-`real_api_build`.
+It can be killed, restarted and compacted. It starts in the network namespace that its command
+`prefix` enters (see `places.network`), by default on loopback. Building the programs is left to
+`build`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _ETCD = "http://127.0.0.1:2379"
 START_SECONDS = 120.0
 
 
-class RealApi:
-    """etcd and one API server; all calls must come from inside its network."""
+class RealApiServer:
+    """etcd and one or more API servers. All calls must come from inside their network."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class RealApi:
         address: str = "127.0.0.1",
         etcd: Path | None = None,
     ) -> None:
-        """`etcd` is a program to use instead of the one that is built."""
+        """Make the credentials. `etcd` is a program to use instead of the built one."""
         self.folder = folder
         self._address = address
         self._etcd = etcd
@@ -58,7 +58,7 @@ class RealApi:
         return Access(server=self.url_of(port), tls=Tls(ca_file=str(self.pki.ca)), token=token)
 
     def kubeconfig(self, token: str = ADMIN_TOKEN, *, name: str = "kubeconfig") -> Path:
-        """A file that describes the same access."""
+        """Write a kubeconfig that describes the same access. Return its path."""
         path = self.folder / name
         user = {"token": token}
         cluster = {"server": self.url, "certificate-authority": str(self.pki.ca)}
@@ -87,7 +87,7 @@ class RealApi:
         _wait("etcd", self._running["etcd"], lambda: _is_ok(f"{_ETCD}/health"))
 
     def start_server(self, *, port: int = 6443, options: Sequence[str] = ()) -> None:
-        """Start an API server; several may share the etcd."""
+        """Start an API server. Several may share the etcd."""
         name = f"kube-apiserver-{port}"
         server, key = self.pki.pair("server")
         signer = str(self.folder / "sa.key")
@@ -116,7 +116,7 @@ class RealApi:
         _wait(name, self._running[name], lambda: self._is_ready(port))
 
     def heal(self) -> None:
-        """Exactly one API server, on the usual port, whatever happened before."""
+        """Return to one running API server on the usual port, whatever happened before."""
         for name, process in list(self._running.items()):
             if name not in ("etcd", "kube-apiserver-6443") or process.poll() is not None:
                 process.kill()
@@ -126,15 +126,16 @@ class RealApi:
             self.start_server()
 
     def kill_server(self, port: int = 6443) -> None:
-        """End it as a crash would."""
+        """Kill an API server, as a crash would end it."""
         process = self._running.pop(f"kube-apiserver-{port}")
         process.kill()
         process.wait()
-        # Behind nsenter the program itself is a grandchild; wait until its port is free.
+        # With nsenter in the prefix the program itself is a grandchild, which `wait` does not
+        # cover: wait until its port is free.
         _wait_for(lambda: not self._is_listening(port), f"port {port} is still in use")
 
     def compact(self) -> None:
-        """Let etcd forget every version but the current one."""
+        """Make etcd drop every version but the current one."""
         status = _post(f"{_ETCD}/v3/maintenance/status", {})
         revision = json.loads(status)["header"]["revision"]
         _post(f"{_ETCD}/v3/kv/compaction", {"revision": revision, "physical": True})
@@ -165,7 +166,7 @@ class RealApi:
 
 
 def make_credentials(folder: Path, address: str) -> Pki:
-    """Certificates, the key of service account tokens, and the token file."""
+    """Make certificates, the key of service account tokens, and the token file."""
     pki = make_authority(folder)
     names = f"IP:127.0.0.1,IP:{address},DNS:localhost,DNS:kubernetes.default.svc"
     pki.sign("server", "/CN=kube-apiserver", f"subjectAltName={names}")
@@ -181,16 +182,16 @@ def _is_ok(url: str, pki: Pki | None = None) -> bool:
     context = ssl.create_default_context(cafile=str(pki.ca)) if pki else None
     request = Request(url, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})
     try:
-        with urlopen(request, timeout=5, context=context) as answer:
-            return bool(answer.status == 200)
+        with urlopen(request, timeout=5, context=context) as response:
+            return bool(response.status == 200)
     except OSError:
         return False
 
 
 def _post(url: str, body: object) -> bytes:
     request = Request(url, data=json.dumps(body).encode(), method="POST")
-    with urlopen(request, timeout=10) as answer:
-        return bytes(answer.read())
+    with urlopen(request, timeout=10) as response:
+        return bytes(response.read())
 
 
 def _wait(name: str, process: subprocess.Popen[bytes], is_ready: Callable[[], bool]) -> None:
@@ -202,9 +203,9 @@ def _wait(name: str, process: subprocess.Popen[bytes], is_ready: Callable[[], bo
     _wait_for(check, f"{name} did not become ready")
 
 
-def _wait_for(is_true: Callable[[], bool], complaint: str) -> None:
+def _wait_for(is_true: Callable[[], bool], problem: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not is_true():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{complaint} within {START_SECONDS:g} seconds")
+            raise TimeoutError(f"{problem} within {START_SECONDS:g} seconds")
         time.sleep(0.1)

@@ -1,8 +1,8 @@
-"""An API server in this process, for answers a real one does not give on demand.
+"""A small API server inside this process, for responses that a real one does not give on demand.
 
-It lists, watches, pages, streams, bookmarks, expires and authenticates like the real one (a test
-holds the two side by side), and on request it breaks off lines, stalls, lies and refuses. It
-listens on loopback only.
+It lists, watches, pages, streams, sends bookmarks, expires versions and authenticates like the real
+one (a test compares the two). With a `Fault` it cuts lines short, stalls, refuses or sends
+nonsense. It listens on loopback only.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from aiohttp import web
 
 from kpctl.apiserver.store import (
     GROUPS,
-    FakeProblem,
-    FakeStore,
     Json,
+    ObjectStore,
     Selector,
+    StatusError,
     group_of,
     parse_selector,
     qualified,
@@ -56,42 +56,44 @@ class SeenRequest(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What to answer instead of the truth, to the next request it applies to."""
+    """A wrong response to the next request that it applies to."""
 
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
     stalls: bool = False
-    """After the body: say nothing more, and do not end."""
+    """After the body: send nothing more and keep the connection open."""
     breaks: bool = False
-    """After the body: end the connection in the middle of the answer."""
+    """After the body: abort the connection in the middle of the response."""
     applies: Callable[[SeenRequest], bool] = lambda _: True
 
 
-class FakeApi:
-    """The server; `url` is where it listens while `serving` is open."""
+class SmallApiServer:
+    """The server. `url` is its address while `serving` is open."""
 
     def __init__(self) -> None:
-        self.store = FakeStore()
+        self.store = ObjectStore()
         self.requests: list[SeenRequest] = []
         self.faults: deque[Fault] = deque()
         self.tokens: dict[str, str] | None = None
-        """Token → user name; None lets everybody in."""
+        """Token → user name. None accepts every request."""
         self.forbidden: set[tuple[str, str]] = set()
-        """(verb, collection) that nobody may use."""
-        self.powerless: set[str] = set()
-        """Users that may do nothing."""
+        """Pairs of verb and collection that are forbidden to all users."""
+        self.unprivileged: set[str] = set()
+        """Users without any permission."""
         self.has_streaming_lists = True
         self.url = ""
         self._changed = asyncio.Condition()
+        self.bookmarks_sent = 0
+        """The number of bookmarks that `bookmark` made watches send."""
         self._bookmarks = 0
         self._watches: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def serving(
         self, *, port: int = 0, context: ssl.SSLContext | None = None
-    ) -> AsyncIterator[FakeApi]:
-        """Listen on loopback; the objects outlive it, so that an outage can be played."""
+    ) -> AsyncIterator[SmallApiServer]:
+        """Listen on loopback. The objects outlive it, so that a test can simulate an outage."""
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -106,7 +108,7 @@ class FakeApi:
             await runner.cleanup()
 
     def kubeconfig(self) -> str:
-        """For a client that needs no credentials."""
+        """Return the text of a kubeconfig without credentials."""
         return _KUBECONFIG.replace("URL", self.url)
 
     async def create(self, collection: str, namespace: str, item: Json) -> Json:
@@ -119,13 +121,13 @@ class FakeApi:
         return await self._change(lambda: self.store.delete(collection, namespace, name))
 
     async def bookmark(self) -> None:
-        """Send everyone who watches a bookmark."""
+        """Send a bookmark to every watch."""
         async with self._changed:
             self._bookmarks += 1
             self._changed.notify_all()
 
     def end_watches(self) -> None:
-        """End every watch, as the server does when their time is up."""
+        """End every watch, as a server does when its time is up."""
         for watch in self._watches:
             watch.cancel()
 
@@ -150,10 +152,10 @@ class FakeApi:
             self.faults.remove(fault)
             return await self._fail(request, fault)
         try:
-            return await self._answer(request)
-        except FakeProblem as problem:
-            headers = {"Retry-After": str(problem.retry_after)} if problem.retry_after else {}
-            return web.json_response(problem.status, status=problem.code, headers=headers)
+            return await self._respond(request)
+        except StatusError as error:
+            headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
+            return web.json_response(error.status, status=error.code, headers=headers)
 
     async def _fail(self, request: web.Request, fault: Fault) -> web.StreamResponse:
         response = web.StreamResponse(status=fault.status, headers=dict(fault.headers))
@@ -168,7 +170,7 @@ class FakeApi:
             request.transport.abort()
         return response
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _respond(self, request: web.Request) -> web.StreamResponse:
         user = self._authenticate(request)
         collection, namespace, name = split_path(request.path)
         self._authorize(user, _verb(request, name), collection)
@@ -185,13 +187,13 @@ class FakeApi:
             return "system:masters"
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme != "Bearer" or token not in self.tokens:
-            raise FakeProblem(401, "Unauthorized", "Unauthorized")
+            raise StatusError(401, "Unauthorized", "Unauthorized")
         return self.tokens[token]
 
     def _authorize(self, user: str, verb: str, collection: str) -> None:
-        if (verb, collection) in self.forbidden or user in self.powerless:
+        if (verb, collection) in self.forbidden or user in self.unprivileged:
             group = group_of(collection)
-            raise FakeProblem(
+            raise StatusError(
                 403,
                 "Forbidden",
                 f'{qualified(collection)} is forbidden: User "{user}" cannot {verb} resource '
@@ -221,7 +223,8 @@ class FakeApi:
             item for item in self.store.list(collection, _selector(request)) if _key(item) > start
         ]
         metadata: Json = {"resourceVersion": str(version)}
-        # Answers from the cache ("any version will do") are never cut into pages.
+        # Version 0 means "any version": the real server then answers from its cache, which is
+        # never cut into pages.
         limit = int(query.get("limit", "0")) if query.get("resourceVersion") != "0" else 0
         if limit and len(items) > limit:
             metadata["continue"] = _make_token(version, _key(items[limit - 1]))
@@ -242,9 +245,9 @@ class FakeApi:
         try:
             version, namespace, name = json.loads(base64.b64decode(token))
         except (ValueError, binascii.Error):
-            raise FakeProblem(400, "BadRequest", "continue key is not valid") from None
+            raise StatusError(400, "BadRequest", "continue key is not valid") from None
         if version < self.store.oldest:
-            raise FakeProblem(
+            raise StatusError(
                 410, "Expired", "The provided continue parameter is too old to display a list"
             )
         return version, (namespace, name)
@@ -252,7 +255,7 @@ class FakeApi:
     async def _watch(self, request: web.Request, collection: str) -> web.StreamResponse:
         sends_all = request.query.get("sendInitialEvents") == "true"
         if sends_all and not self.has_streaming_lists:
-            raise FakeProblem(
+            raise StatusError(
                 422,
                 "Invalid",
                 'ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: '
@@ -289,23 +292,24 @@ class FakeApi:
         while True:
             upto = self.store.version
             try:
-                changes = list(self.store.changes(collection, version))
-            except FakeProblem as problem:
-                return await write(_line("ERROR", problem.status))
-            for change in changes:
-                if (event := change.seen_by(selector)) is not None:
+                revisions = list(self.store.revisions(collection, version))
+            except StatusError as error:
+                return await write(_line("ERROR", error.status))
+            for revision in revisions:
+                if (event := revision.seen_by(selector)) is not None:
                     await write(_line(*event))
             version = upto
             if bookmarks < self._bookmarks:
                 bookmarks = self._bookmarks
                 await write(_line("BOOKMARK", _bookmark(collection, version)))
+                self.bookmarks_sent += 1
             async with self._changed:
                 while self.store.version == version and bookmarks == self._bookmarks:
                     await self._changed.wait()
 
 
 def split_path(path: str) -> tuple[str, str, str]:
-    """Collection, namespace and name of a request's path."""
+    """Return collection, namespace and name of a request's path. Raises `StatusError` 404."""
     for collection, (group, _, _) in GROUPS.items():
         rest = path.removeprefix(f"{group}/").split("/")
         if not path.startswith(f"{group}/"):
@@ -314,7 +318,7 @@ def split_path(path: str) -> tuple[str, str, str]:
             return collection, rest[1], rest[3] if len(rest) > 3 else ""
         if rest[0] == collection:
             return collection, "", rest[1] if len(rest) > 1 else ""
-    raise FakeProblem(404, "NotFound", "the server could not find the requested resource")
+    raise StatusError(404, "NotFound", "the server could not find the requested resource")
 
 
 def _verb(request: web.Request, name: str) -> str:

@@ -1,8 +1,8 @@
-"""The storage of the fake API server: objects, versions, history and selectors; no I/O.
+"""The storage of the small API server: objects, versions, history and selectors. No I/O.
 
-Like the real one it has one version counter for everything, keeps a history that can be compacted,
-and shows a selector's point of view: an object that stops matching is deleted, one that starts to
-match is added.
+Like the real one it has one version counter for everything and keeps a history that can be
+compacted. A watch with a selector sees an object that stops matching as deleted, and one that
+starts to match as added.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import msgspec
 
 Json = dict[str, object]
 
-
 GROUPS = {
     "services": ("/api/v1", "Service", "v1"),
     "nodes": ("/api/v1", "Node", "v1"),
@@ -27,18 +26,18 @@ GROUPS = {
 
 
 def group_of(collection: str) -> str:
-    """The name of a collection's API group; empty for the core group."""
+    """Return the name of a collection's API group, empty for the core group."""
     return GROUPS[collection][2].rpartition("/")[0]
 
 
 def qualified(collection: str) -> str:
-    """A collection as messages name it."""
+    """Return a collection's name as error messages have it."""
     group = group_of(collection)
     return f"{collection}.{group}" if group else collection
 
 
-class FakeProblem(Exception):
-    """An answer that is no success, as a Status object."""
+class StatusError(Exception):
+    """A response that is no success, with its Status object."""
 
     def __init__(self, code: int, reason: str, message: str, *, retry_after: int = 0) -> None:
         super().__init__(message)
@@ -56,7 +55,7 @@ class FakeProblem(Exception):
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """Parsed label and field selectors: (path, operator, value), all of which must hold."""
+    """Parsed label and field selectors as (path, operator, value), all of which must hold."""
 
     labels: tuple[tuple[str, str, str], ...] = ()
     fields: tuple[tuple[str, str, str], ...] = ()
@@ -97,8 +96,8 @@ def _dig(item: object, *path: str) -> object:
     return item
 
 
-class Change(msgspec.Struct, frozen=True):
-    """One entry of the history."""
+class Revision(msgspec.Struct, frozen=True):
+    """One entry of the history: an object before and after it was written."""
 
     version: int
     collection: str
@@ -106,7 +105,7 @@ class Change(msgspec.Struct, frozen=True):
     after: Json | None
 
     def seen_by(self, selector: Selector) -> tuple[str, Json] | None:
-        """The watch event somebody with this selector gets."""
+        """Return the event of a watch with this selector, or None if it does not see it."""
         had = self.before is not None and selector.matches(self.before)
         has = self.after is not None and selector.matches(self.after)
         if has:
@@ -124,13 +123,13 @@ def _with_version(item: Json, version: int) -> Json:
     return {**item, "metadata": {**metadata, "resourceVersion": str(version)}}
 
 
-class FakeStore:
+class ObjectStore:
     """Collections of objects by (collection, namespace, name)."""
 
     def __init__(self) -> None:
         self.version = 1
         self.oldest = 0
-        self.history: list[Change] = []
+        self.history: list[Revision] = []
         self._items: dict[tuple[str, str, str], Json] = {}
         self._uids = 0
 
@@ -143,13 +142,13 @@ class FakeStore:
             return self._items[collection, namespace, name]
         except KeyError:
             message = f'{qualified(collection)} "{name}" not found'
-            raise FakeProblem(404, "NotFound", message) from None
+            raise StatusError(404, "NotFound", message) from None
 
     def create(self, collection: str, namespace: str, item: Json) -> Json:
         metadata = _metadata(item)
         name = str(metadata.get("name", ""))
         if (collection, namespace, name) in self._items:
-            raise FakeProblem(
+            raise StatusError(
                 409, "AlreadyExists", f'{qualified(collection)} "{name}" already exists'
             )
         self._uids += 1
@@ -161,7 +160,7 @@ class FakeStore:
         before = self.get(collection, namespace, name)
         wanted = _metadata(item).get("resourceVersion")
         if wanted and wanted != _metadata(before)["resourceVersion"]:
-            raise FakeProblem(409, "Conflict", f'Operation cannot be fulfilled on "{name}"')
+            raise StatusError(409, "Conflict", f'Operation cannot be fulfilled on "{name}"')
         fixed = {key: _metadata(before)[key] for key in ("name", "uid")}
         metadata = _metadata(item) | fixed | ({"namespace": namespace} if namespace else {})
         return self._put(collection, namespace, name, {**item, "metadata": metadata})
@@ -176,20 +175,23 @@ class FakeStore:
         before = self.get(collection, namespace, name)
         del self._items[collection, namespace, name]
         self.version += 1
-        self.history.append(Change(self.version, collection, before, None))
+        self.history.append(Revision(self.version, collection, before, None))
         return before
 
     def compact(self) -> None:
-        """Forget the history: whoever continues from before now is told to list again."""
+        """Drop the history. A watch from an earlier version then fails with "Expired"."""
         self.oldest = self.version
         self.history = []
 
-    def changes(self, collection: str, after: int) -> Iterator[Change]:
-        """The changes of a collection after a version, which must still be known."""
+    def revisions(self, collection: str, after: int) -> Iterator[Revision]:
+        """Return the revisions of a collection after a version.
+
+        Raises `StatusError` if the history does not reach back so far.
+        """
         if after < self.oldest:
-            raise FakeProblem(410, "Expired", f"too old resource version: {after} ({self.oldest})")
-        first = bisect_right(self.history, after, key=lambda change: change.version)
-        return (change for change in self.history[first:] if change.collection == collection)
+            raise StatusError(410, "Expired", f"too old resource version: {after} ({self.oldest})")
+        first = bisect_right(self.history, after, key=lambda revision: revision.version)
+        return (found for found in self.history[first:] if found.collection == collection)
 
     def _put(self, collection: str, namespace: str, name: str, item: Json) -> Json:
         key = (collection, namespace, name)
@@ -199,7 +201,7 @@ class FakeStore:
         self.version += 1
         after = _with_version(copy.deepcopy(item), self.version)
         self._items[key] = after
-        self.history.append(Change(self.version, collection, before, after))
+        self.history.append(Revision(self.version, collection, before, after))
         return after
 
 
@@ -210,7 +212,7 @@ def _metadata(item: Mapping[str, object]) -> Json:
 
 
 def merge_patch(target: object, patch: object) -> object:
-    """RFC 7386."""
+    """Return the target with a JSON merge patch (RFC 7386) applied."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}

@@ -1,4 +1,4 @@
-"""What we set out to reach, as data, and whether a run reached it."""
+"""What the benchmarks should reach, as data, and whether a run reached it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ AIMS = (
 )
 
 
-class Verdict(msgspec.Struct, frozen=True, gc=False):
-    """An aim and what became of it."""
+class AimResult(msgspec.Struct, frozen=True, gc=False):
+    """An aim and the ratio that was measured."""
 
     aim: Aim
     ratio: float | None
@@ -43,19 +43,19 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_met(self) -> bool | None:
-        """None if it was not measured, or cannot be told."""
+        """None if it was not measured, or is uncertain."""
         if self.ratio is None:
             return None
         return self.ratio >= self.aim.ratio or (None if self.is_at_least else False)
 
 
-def judge(records: Iterable[Record]) -> tuple[Verdict, ...]:
-    """Every aim against what was measured."""
+def check_aims(records: Iterable[Record]) -> tuple[AimResult, ...]:
+    """Compare every aim with what was measured."""
     known = {(r.mode, r.name, r.size): r for r in records}
-    return tuple(_verdict(aim, known.get((aim.mode, aim.name, str(aim.size)))) for aim in AIMS)
+    return tuple(_result(aim, known.get((aim.mode, aim.name, str(aim.size)))) for aim in AIMS)
 
 
-def _verdict(aim: Aim, record: Record | None) -> Verdict:
+def _result(aim: Aim, record: Record | None) -> AimResult:
     if record is None:
-        return Verdict(aim, None)
-    return Verdict(aim, record.ratio, UPSTREAM in record.more_than)
+        return AimResult(aim, None)
+    return AimResult(aim, record.ratio, UPSTREAM in record.more_than)

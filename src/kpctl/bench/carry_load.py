@@ -1,11 +1,11 @@
 """Load for proxies that carry bytes: the servers behind and the clients in front, one per process.
 
-    python -m kpctl.bench.carry_load serve-short PORT       answers a request and hangs up
+    python -m kpctl.bench.carry_load serve-short PORT       answers a request and disconnects
     python -m kpctl.bench.carry_load serve-bulk PORT        sends without end
     python -m kpctl.bench.carry_load connect ADDRESS PORT SECONDS    new connections a second
     python -m kpctl.bench.carry_load receive ADDRESS PORT SECONDS    gigabits a second
 
-Servers say "listening" once they do; clients print one number.
+Servers print "listening" once they are; clients print one number.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BACKLOG = 4096
 
 
 def serve_short(port: int) -> None:
-    """For ever: one answer of the request's size for each connection."""
+    """Send one answer of the request's size on each connection. Never returns."""
     listener = socket.create_server(("0.0.0.0", port), backlog=_BACKLOG)
     listener.setblocking(False)
     poll = select.epoll()
@@ -57,11 +57,11 @@ def _answer(connection: socket.socket) -> None:
         try:
             connection.send(connection.recv(4096))
         except OSError:
-            return  # the client was quicker to leave
+            return  # the client has disconnected already
 
 
 def serve_bulk(port: int) -> None:
-    """For ever: as much as each connection takes."""
+    """Send as much as each connection takes. Never returns."""
     listener = socket.create_server(("0.0.0.0", port), backlog=_BACKLOG)
     print("listening", flush=True)
     while True:
@@ -80,17 +80,17 @@ def _flood(connection: socket.socket) -> None:
 
 
 class Connector:
-    """Keeps a number of short connections under way and counts those that were answered."""
+    """Keeps a number of short connections open and counts those that were answered."""
 
     def __init__(self, address: str, port: int) -> None:
-        self._place = (address, port)
+        self._address = (address, port)
         self._poll = select.epoll()
         self._connections: dict[int, socket.socket] = {}
-        self._asked: set[int] = set()
+        self._requested: set[int] = set()
         self.answered = 0
 
     def run(self, seconds: float) -> float:
-        """Answered connections a second."""
+        """Connect for so long. Return the answered connections per second."""
         for _ in range(_AT_ONCE):
             self._connect()
         began = time.monotonic()
@@ -102,29 +102,29 @@ class Connector:
     def _connect(self) -> None:
         connection = socket.socket()
         connection.setblocking(False)
-        connection.connect_ex(self._place)
+        connection.connect_ex(self._address)
         self._connections[connection.fileno()] = connection
         self._poll.register(connection, select.EPOLLOUT)
 
     def _step(self, number: int) -> None:
         connection = self._connections[number]
         try:
-            if number not in self._asked:
+            if number not in self._requested:
                 connection.send(_REQUEST)
-                self._asked.add(number)
+                self._requested.add(number)
                 self._poll.modify(number, select.EPOLLIN)
                 return
             self.answered += connection.recv(4096) == _REQUEST
         except OSError:
             pass  # not answered, hence not counted
-        self._asked.discard(number)
+        self._requested.discard(number)
         del self._connections[number]
         connection.close()
         self._connect()
 
 
 def receive(address: str, port: int, seconds: float) -> float:
-    """Gigabits a second over a few connections."""
+    """Receive over a few connections for so long. Return gigabits per second."""
     totals = [0] * _STREAMS
     until = time.monotonic() + seconds
 

@@ -47,7 +47,7 @@ class Axis(msgspec.Struct, frozen=True, gc=False):
 
 
 def draw_chart(title: str, unit: str, lines: Sequence[Line]) -> str:
-    """The chart, as a whole SVG file; values that are not positive have no place on it."""
+    """Draw a chart as a whole SVG file. Values that are not positive are left out."""
     shown = [Line(line.label, tuple(p for p in line.points if p.y > 0)) for line in lines]
     points = [point for line in shown for point in line.points]
     if not points:
@@ -69,7 +69,7 @@ def draw_chart(title: str, unit: str, lines: Sequence[Line]) -> str:
 
 
 def _axis(values: Sequence[float], start: float, end: float) -> Axis:
-    """Room for all values, with some air; one value alone stands in the middle."""
+    """An axis with room for all values and a margin; one value alone is in the middle."""
     return Axis(min(values) / 1.3, max(values) * 1.3, start, end)
 
 
@@ -88,7 +88,7 @@ def _up_ticks(axis: Axis, unit: str) -> list[str]:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of every decade between; only the ones where that would be too many."""
+    """1, 2 and 5 of every decade between, or only 1 where that would be too many."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if len(decades) <= 4 else (1,)
     # Through text, because 10.0 ** -2 * 5 is not quite 0.05.

@@ -73,7 +73,7 @@ def bench(
     from kpctl.bench.records import read_results
     from kpctl.bench.run import Options
 
-    # A file has no width of its own; the tables are some 150 characters wide.
+    # A file has no width of its own, and the tables are some 150 characters wide.
     console = Console(width=None if sys.stdout.isatty() else 160)
     if quick:
         sys.exit(0 if command.check_growth(console, modes, sizes or command.QUICK_SIZES) else 1)

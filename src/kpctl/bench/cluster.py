@@ -1,8 +1,8 @@
-"""The objects both programs are fed with: services and slices whose content follows from a number.
+"""The objects that both programs get: services and slices whose content follows from a number.
 
-Service i has cluster IP 10.96.1.0 + i and its endpoints stand in a block of 128 addresses of its
-own; the upper half of the block is for changes. Loading goes through the API server, many requests
-at a time, and only what a bigger size adds is sent. Sizes only grow in services; the number of
+Service i has cluster IP 10.96.1.0 + i, and its endpoints are in a block of 128 addresses of its
+own, of which the upper half is for changes. Loading goes through the API server, many requests at a
+time, and only what a bigger size adds is sent. The number of services only grows; the number of
 endpoints may change either way.
 """
 
@@ -103,12 +103,15 @@ def node_json(address: str) -> Json:
     }
 
 
-def _tell_nobody(done: int, total: int) -> None:
-    """Nobody is interested in progress."""
+Progress = Callable[[int, int], None]
+"""Called with the number of jobs done and the number of all."""
+
+
+def _ignore_progress(done: int, total: int) -> None: ...
 
 
 class Admin(Protocol):
-    """Who changes objects, by path."""
+    """Changes objects by path."""
 
     async def create(self, path: str, item: Json) -> Json: ...
 
@@ -132,8 +135,8 @@ class Cluster:
     async def start(self, node_address: str) -> None:
         await self._admin.create(NODES, node_json(node_address))
 
-    async def become(self, size: Size, told: Callable[[int, int], None] = _tell_nobody) -> None:
-        """Bring the API server to this size; `told` hears about progress."""
+    async def become(self, size: Size, progress: Progress = _ignore_progress) -> None:
+        """Bring the API server to this size."""
         if size.services < self.size.services:
             raise ValueError(f"the cluster has {self.size} already and can only grow")
         jobs = [
@@ -141,11 +144,11 @@ class Cluster:
             for index in range(size.services + SPARE_SERVICES)
             if index not in range(self.size.services) or len(self.slots[index]) != size.endpoints
         ]
-        await in_parallel(jobs, told)
+        await in_parallel(jobs, progress)
         self.size = size
 
     async def _make(self, index: int, size: Size) -> None:
-        """The slice first, so that a Service never stands empty."""
+        """Make the slice first, so that a Service never is without endpoints."""
         slots = range(size.endpoints)
         if index not in self.slots:
             self.slots[index] = tuple(slots)
@@ -156,7 +159,7 @@ class Cluster:
             await self.add_service(index)
 
     async def restore(self) -> None:
-        """Everything as the size says, whatever an interrupted measure has left behind."""
+        """Bring all objects back to what the size demands, after an interrupted measure."""
         await self.reset(range(self.size.services))
         spare = range(self.size.services, self.size.services + SPARE_SERVICES)
         await in_parallel([partial(self.remove_service, index) for index in spare])
@@ -167,25 +170,22 @@ class Cluster:
         await in_parallel([partial(self.set_slots, index, slots) for index in services])
 
     async def add_service(self, index: int) -> None:
-        """Announce the Service of a slice that exists already."""
+        """Create the Service of a slice that exists already."""
         await self._admin.create(SERVICES, service_json(index))
 
     async def remove_service(self, index: int) -> None:
-        """Its slice stays."""
+        """Delete the Service and keep its slice."""
         await self._admin.delete(f"{SERVICES}/{service_name(index)}")
 
     async def set_slots(self, index: int, slots: Iterable[int]) -> None:
-        """Give a service these endpoints; returns when the API server has answered."""
+        """Give a service these endpoints. Returns when the API server has answered."""
         self.slots[index] = tuple(slots)
         patch: Json = {"endpoints": endpoints_json(index, self.slots[index])}
         await self._admin.patch(f"{SLICES}/{slice_name(index)}", patch)
 
 
-async def in_parallel(
-    jobs: Sequence[Job],
-    told: Callable[[int, int], None] = _tell_nobody,
-) -> None:
-    """Do all of it, many at a time."""
+async def in_parallel(jobs: Sequence[Job], progress: Progress = _ignore_progress) -> None:
+    """Do all jobs, many at a time."""
     waiting = iter(jobs)
     done = 0
 
@@ -195,7 +195,7 @@ async def in_parallel(
             await job()
             done += 1
             if done % 100 == 0 or done == len(jobs):
-                told(done, len(jobs))
+                progress(done, len(jobs))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(min(PARALLEL, len(jobs))):

@@ -11,7 +11,7 @@ from rich.markup import escape
 from kpctl.bench.document import format_number, write_document
 from kpctl.bench.growth import GrowthRow, mode_growth
 from kpctl.bench.records import Measurement, Results, Size, merge, read_results, write_results
-from kpctl.bench.run import Options, Told, run_benchmark
+from kpctl.bench.run import Options, Progress, run_benchmark
 from kpctl.bench.show import growth_table, results_table
 from kubeproxy.modes.registry import mode_names
 
@@ -21,7 +21,7 @@ QUICK_SIZES = (Size(200), Size(2000))
 def check_growth(
     console: Console, modes: Sequence[str] = (), sizes: Sequence[Size] = QUICK_SIZES
 ) -> bool:
-    """The quick variant: count, show, and say whether the work for a change stays the same."""
+    """Run the quick variant. Return whether the work for a change is the same at all sizes."""
     rows: list[GrowthRow] = []
     for mode in modes or mode_names():
         with console.status(f"counting what a change takes: {mode}"):
@@ -36,7 +36,7 @@ def check_growth(
 
 
 def compare(console: Console, options: Options, output: Path, *, keep: bool) -> Results:
-    """The side-by-side benchmark, with progress; its results are written and shown.
+    """Run the side-by-side benchmark with progress, then write and show its results.
 
     With `keep`, what the output file holds already stays, pooled with the new.
     """
@@ -52,7 +52,7 @@ def compare(console: Console, options: Options, output: Path, *, keep: bool) -> 
                 text = f"{one.mode:9} {one.size!s:>10}  {one.program:9} {one.name}: {value}"
                 console.print(escape(text), highlight=False)
 
-        results = run_benchmark(options, Told(now, found))
+        results = run_benchmark(options, Progress(now, found))
     if keep and output.exists():
         results = merge(read_results(output), results)
     write_results(output, results)

@@ -1,9 +1,9 @@
-"""The kernel's own word on when something was committed.
+"""When something was committed, as the kernel shows it.
 
-nf_tables tells its listeners of every new generation: that is the commit. The old iptables has no
-such event; there a commit is the end of `iptables-restore`, told by a wrapper in front of the
-program that both proxies find in PATH. Either way the moment is stamped here, with one clock for
-both programs, by whoever runs the event loop.
+nf_tables notifies its listeners of every new generation: that is the commit. The old iptables has
+no such event, so there a commit is the end of `iptables-restore`, reported by a wrapper around the
+program that both proxies find in PATH. Either way the time is taken here, in the event loop, with
+one clock for both programs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOAD_TYPE = (0x28, 0, 0, 4)  # ldh [4]
 _LOAD_FAMILY = (0x30, 0, 0, 16)  # ldb [16]
 
 _LEGACY = "xtables-legacy-multi"
-_TOLD = "iptables-restore"
+_WRAPPED = "iptables-restore"
 _PLAIN = ("iptables", "iptables-save", "ip6tables", "ip6tables-save", "ip6tables-restore")
 
 
@@ -44,10 +44,10 @@ class _Source(Protocol):
 
 
 class CommitClock(Moments):
-    """Moments of commits; read while the event loop runs."""
+    """Times of commits, taken while the event loop runs."""
 
     def __init__(self, source: _Source, read: Callable[[], int]) -> None:
-        """`read` says how many commits are told of by what can be read now."""
+        """`read` reads what there is now and returns the number of commits in it."""
         super().__init__()
         self._source = source
         self._read = read
@@ -64,17 +64,18 @@ class CommitClock(Moments):
 
 def nft_clock() -> CommitClock:
     """Commits to nf_tables in the network namespace of the caller, of either family."""
-    # Pass what is a new generation; thousands of messages about single objects are withheld.
-    # The type field is in host order; classic BPF loads it in network order, hence the swap.
+    # Pass only new generations: thousands of messages about single objects would overflow the
+    # socket. The type field is in host order, and classic BPF loads it in network order, hence
+    # the swap.
     swapped = struct.unpack(">H", struct.pack("=H", _NEW_GENERATION))[0]
     return _nft_clock(_LOAD_TYPE, swapped)
 
 
 def nft_ipv4_clock() -> CommitClock:
-    """Commits that change something of IPv4, told by the changes themselves.
+    """Commits that change something of IPv4, recognised by the changes themselves.
 
-    A generation does not say whose it is. Changes are told when they are committed, right before
-    the generation; only after a cold start are they few enough to listen to.
+    A generation has no family. The kernel sends the changes right before the generation, and only
+    after a cold start are they few enough to listen to.
     """
     return _nft_clock(_LOAD_FAMILY, _IPV4)
 
@@ -95,7 +96,7 @@ def _nft_clock(load: tuple[int, int, int, int], wanted: int) -> CommitClock:
 
 
 def _pass_only(listener: socket.socket, load: tuple[int, int, int, int], wanted: int) -> None:
-    """Have the kernel withhold datagrams in which a field has another value."""
+    """Have the kernel filter out datagrams in which a field has another value."""
     program = b"".join(
         struct.pack("=HBBI", *instruction)
         for instruction in (
@@ -111,7 +112,7 @@ def _pass_only(listener: socket.socket, load: tuple[int, int, int, int], wanted:
 
 
 class RestoreTools:
-    """A folder for PATH: the old iptables, with a restore that tells when it has ended."""
+    """A folder for PATH: the old iptables, with a restore that reports its end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -120,25 +121,25 @@ class RestoreTools:
         os.mkfifo(self._pipe)
         for name in _PLAIN:
             (folder / name).write_text(f'#!/bin/sh\nexec {_LEGACY} {name} "$@"\n')
-        (folder / _TOLD).write_text(_wrapper(self._pipe))
-        for name in (*_PLAIN, _TOLD):
+        (folder / _WRAPPED).write_text(_wrapper(self._pipe))
+        for name in (*_PLAIN, _WRAPPED):
             (folder / name).chmod(0o755)
 
     def clock(self) -> CommitClock:
         """Ends of IPv4 restores from now on."""
-        # Opened for writing too: then there is always a reader and a writer, and nobody waits.
+        # Opened for writing too: with a reader and a writer at all times, no open blocks.
         pipe = os.fdopen(os.open(self._pipe, os.O_RDWR | os.O_NONBLOCK), "rb", buffering=0)
         return CommitClock(pipe, lambda: (pipe.read(65536) or b"").count(b"\n"))
 
     def environment(self) -> dict[str, str]:
         path = f"{self.folder}:{os.environ.get('PATH', '')}"
-        # A lock of our own: other namespaces of this machine are no concern of these tables.
+        # A lock of our own: these tables have nothing to do with other namespaces' here.
         return {"PATH": path, "XTABLES_LOCKFILE": str(self.folder / "xtables.lock")}
 
 
 def _wrapper(pipe: Path) -> str:
     return f"""#!/bin/sh
-{_LEGACY} {_TOLD} "$@"
+{_LEGACY} {_WRAPPED} "$@"
 status=$?
 case "$*" in *--version*) ;; *) echo end > {pipe} ;; esac
 exit $status

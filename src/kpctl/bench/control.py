@@ -1,8 +1,8 @@
-"""Control plane: how long until the kernel holds what the API server said, and at what cost.
+"""Control plane: how long until the kernel holds what the API server has, and at what cost.
 
 One `Session` is one run of one program: cold start, single changes, a rolling update, churn. Every
 change is undone before the next, so both programs and all rounds meet the same objects. A wait that
-passes the cut-off is reported as "more than" and ends that measure.
+passes the cut-off is recorded as "more than" and ends that measure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from kpctl.bench.cluster import SPARE, SPARE_SERVICES, Cluster, in_parallel
 from kpctl.bench.commits import CommitClock
-from kpctl.bench.events import Line, told_events
+from kpctl.bench.events import Uplink, event_arrivals
 from kpctl.bench.moments import Moments
 from kpctl.bench.program import RunningProxy
 from kpctl.bench.records import Measurement, Size
@@ -26,25 +26,25 @@ from kpctl.bench.workload import churn, rolled_services, rolling_update
 
 _LOOK_SECONDS = 0.25
 _CALM_LOOKS = 5
-"""Longer in all than the minSyncPeriod of both programs: a sync that is merely held back, or that
-cleans up after the last one, is not missed, and does not fall into the next measure."""
+"""Longer in all than the minSyncPeriod of both programs, so that a sync that is merely delayed, or
+that cleans up after the last one, is not missed and does not fall into the next measure."""
 
 T = TypeVar("T")
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):
-    """How long, how often."""
+    """How long and how often things are measured."""
 
     cutoff_seconds: float = 60.0
     samples: int = 3
     kind_seconds: float = 15.0
-    """A slow program gets fewer samples: per kind of change, none is begun after this long."""
+    """A slow program gets fewer samples: for a kind of change, none is begun after this time."""
     churn_seconds: float = 10.0
     churn_rate: int = 1000
 
 
 class _Clocks(msgspec.Struct, frozen=True):
-    """When the node was told, and when the kernel had it."""
+    """When events reached the node, and when the kernel had the changes."""
 
     events: Moments
     commits: Moments
@@ -53,8 +53,8 @@ class _Clocks(msgspec.Struct, frozen=True):
 class Session:
     """One program, started once, and what was measured of it.
 
-    `ipv4_clock` opens a clock for commits of IPv4 alone where the ordinary one cannot tell; `line`
-    is where events arrive.
+    `ipv4_clock` opens a clock for commits of IPv4 alone, where the ordinary one counts both
+    families. `uplink` is where events arrive.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Session:
         proxy: RunningProxy,
         *,
         ipv4_clock: Callable[[], CommitClock] | None,
-        line: Line,
+        uplink: Uplink,
         mode: str,
         program: str,
         limits: Limits,
@@ -73,7 +73,7 @@ class Session:
         self._clock = clock
         self._proxy = proxy
         self._ipv4_clock = ipv4_clock
-        self._line = line
+        self._uplink = uplink
         self._mode = mode
         self._program = program
         self._limits = limits
@@ -91,7 +91,7 @@ class Session:
     # --- cold start ---
 
     async def cold_start(self) -> bool:
-        """From the start of the process to its last commit; False if it was cut off."""
+        """Measure from the start of the process to its last commit. False if it was cut off."""
         limit = self._limits.cutoff_seconds
         is_calm = await self._settle(limit, needs_sync=True)
         last = max(self._clock.since(self._proxy.started_at), default=None)
@@ -106,7 +106,7 @@ class Session:
         return True
 
     async def _settle(self, limit_seconds: float, *, needs_sync: bool = False) -> bool:
-        """Wait until the proxy neither commits nor works any more; False if the limit passes."""
+        """Wait until the proxy neither commits nor works. Return False if the limit passes."""
         deadline = time.monotonic() + limit_seconds
         calm = 0
         while calm < _CALM_LOOKS:
@@ -123,8 +123,11 @@ class Session:
     # --- single changes ---
 
     async def single_changes(self) -> None:
-        """One endpoint replaced, added, removed; one Service added."""
-        with told_events(self._proxy.network, self._line) as events, self._of_ipv4() as commits:
+        """Measure an endpoint replaced, added, removed, and a Service added."""
+        with (
+            event_arrivals(self._proxy.network, self._uplink) as events,
+            self._of_ipv4() as commits,
+        ):
             both = _Clocks(events, commits)
             for sample in self._samples(3 * self._limits.kind_seconds):
                 if not await self._endpoint_changes(self.size.services // 2 + sample, both):
@@ -135,7 +138,7 @@ class Session:
 
     @contextmanager
     def _of_ipv4(self) -> Iterator[Moments]:
-        """Commits of IPv4 alone: a Service has both programs look at IPv6, too."""
+        """Commits of IPv4 alone, because a new Service makes both programs sync IPv6 too."""
         if self._ipv4_clock is None:
             yield self._clock
             return
@@ -147,14 +150,14 @@ class Session:
             clock.close()
 
     def _samples(self, seconds: float) -> Iterator[int]:
-        """Numbers of samples; a slow program gets fewer, but at least one."""
+        """Numbers of samples: fewer for a slow program, but at least one."""
         began = time.monotonic()
         for sample in range(self._limits.samples):
             if sample == 0 or time.monotonic() - began < seconds:
                 yield sample
 
     async def _endpoint_changes(self, index: int, clocks: _Clocks) -> bool:
-        """Three changes that lead back to where they started."""
+        """Measure three changes that lead back to where they started."""
         kept = range(1, self.size.endpoints)
         steps = (
             ("endpoint replaced", (SPARE, *kept)),
@@ -185,12 +188,12 @@ class Session:
         await change()
         answered = time.monotonic()
         limit = self._limits.cutoff_seconds
-        told = await clocks.events.first_after(sent, limit)
+        arrived = await clocks.events.first_after(sent, limit)
         commit = await self._last_commit(clocks.commits, sent)
-        if commit is None or told is None:
+        if commit is None or arrived is None:
             self.note(name, limit * 1000, "ms", is_limit=True)
             return False
-        self.note(name, (commit - told) * 1000, "ms")
+        self.note(name, (commit - arrived) * 1000, "ms")
         self.note(f"{name}, from the answer", (commit - answered) * 1000, "ms")
         self.note(f"{name}, from the request", (commit - sent) * 1000, "ms")
         return True
@@ -199,7 +202,7 @@ class Session:
         """The last commit of the sync that a change has caused.
 
         Upstream begins a sync by removing what an earlier one has left, in a transaction of its
-        own; what was asked for comes with the last transaction before it rests.
+        own. The change itself comes with the last transaction before it rests.
         """
         deadline = sent + self._limits.cutoff_seconds
         if await commits.first_after(sent, self._limits.cutoff_seconds) is None:
@@ -214,13 +217,13 @@ class Session:
     # --- many changes ---
 
     async def rolling_update(self) -> None:
-        """Every endpoint of a hundred services is replaced, wave by wave."""
+        """Replace every endpoint of a hundred services, wave by wave."""
         jobs = rolling_update(self._cluster)
         await self._measure_many(f"rolling update of {len(jobs)} endpoints", in_parallel(jobs))
         await self._reset(rolled_services(self._cluster))
 
     async def churn(self) -> None:
-        """Endpoint changes all over the cluster."""
+        """Change endpoints all over the cluster."""
         limits, name = self._limits, f"churn of {self._limits.churn_rate} changes/s"
         if not await self._settle(limits.cutoff_seconds, needs_sync=True):
             self.note(f"{name}, lag at the end", limits.cutoff_seconds * 1000, "ms", is_limit=True)

@@ -1,8 +1,8 @@
-"""The benchmark document and its charts, written from a results file. Good and bad alike. Pure
-but for `write_document`.
+"""The benchmark document and its charts, written from a results file.
 
-What a reader of the figures must know and no program can find out (why a figure is as it is)
-stands in a file of notes beside the document and is taken in as it is.
+All figures are shown, good and bad. Pure except for `write_document`. Explanations that no program
+can find (why a figure is as it is) are in a file of notes beside the document, which is included
+as it is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from kpctl.bench.aims import Verdict, judge
+from kpctl.bench.aims import AimResult, check_aims
 from kpctl.bench.chart import Line, Point, draw_chart
 from kpctl.bench.records import (
     OURS,
@@ -69,8 +69,8 @@ How each figure comes about:
   end** is from the last answer to the last commit.
 - **memory** is the resident set (VmRSS, VmHWM), **CPU** user and system time with children.
 - **ipvs** runs in a user-mode kernel with one processor, where system calls and processes cost
-  many times what they do elsewhere; its API server is a small one in the same kernel. IPVS tells
-  nobody of its changes, so the kernel is asked until it holds what was wanted: every virtual
+  many times what they do elsewhere; its API server is a small one in the same kernel. IPVS sends
+  no events of its changes, so the kernel is read until it holds what was wanted: every virtual
   server, real server and set entry. Changes are counted from the change to that moment. Only the
   ratios mean something.
 - **data plane**: a client in a namespace of its own, through the node; “direct” is a connection
@@ -79,7 +79,7 @@ How each figure comes about:
 
 
 def write_document(results: Results, folder: Path) -> list[Path]:
-    """Write document and charts into a folder; the paths written."""
+    """Write document and charts into a folder. Return the paths written."""
     charts = draw_charts(results.records)
     (folder / "charts").mkdir(parents=True, exist_ok=True)
     written = []
@@ -122,12 +122,13 @@ def _points(records: Sequence[Record], program: str) -> list[Point]:
 
 
 def format_document(results: Results, charts: Sequence[str], notes: str) -> str:
+    modes = dict.fromkeys(record.mode for record in results.records)
     parts = [
         _HEAD.format(version=results.machine.get("upstream", "")),
         _facts("The machine and the versions", results.machine),
         _runs(results.runs),
-        _aims(judge(results.records)),
-        *(_mode(mode, results.records, charts) for mode in _modes(results.records)),
+        _aims(check_aims(results.records)),
+        *(_mode(mode, results.records, charts) for mode in modes),
         _growth(results.growth),
         _figures(results.figures),
         _remarks(results.notes),
@@ -135,10 +136,6 @@ def format_document(results: Results, charts: Sequence[str], notes: str) -> str:
         notes,
     ]
     return "\n".join(part.rstrip() + "\n" for part in parts if part)
-
-
-def _modes(records: Iterable[Record]) -> list[str]:
-    return list(dict.fromkeys(record.mode for record in records))
 
 
 def _facts(title: str, facts: Mapping[str, str]) -> str:
@@ -155,21 +152,21 @@ def _runs(runs: Sequence[Run]) -> str:
     return "\n".join(["## The runs", "", *head, *rows, ""])
 
 
-def _aims(verdicts: Sequence[Verdict]) -> str:
+def _aims(results: Sequence[AimResult]) -> str:
     words = {True: "yes", False: "**no**", None: "not measured or not certain"}
     rows = [
-        f"| {v.aim.mode} | {v.aim.words} | {v.aim.size} | {v.aim.ratio:.3g} | "
-        f"{_verdict_ratio(v)} | {words[v.is_met]} |"
-        for v in verdicts
+        f"| {found.aim.mode} | {found.aim.words} | {found.aim.size} | {found.aim.ratio:.3g} | "
+        f"{_found_ratio(found)} | {words[found.is_met]} |"
+        for found in results
     ]
     head = ["| mode | aim | size | wanted ratio | found | met |", "|---|---|---|---|---|---|"]
     return "\n".join(["## What was aimed at", "", *head, *rows, ""])
 
 
-def _verdict_ratio(verdict: Verdict) -> str:
-    if verdict.ratio is None:
+def _found_ratio(found: AimResult) -> str:
+    if found.ratio is None:
         return "–"
-    return f"{'more than ' if verdict.is_at_least else ''}{format_number(verdict.ratio)}"
+    return f"{'more than ' if found.is_at_least else ''}{format_number(found.ratio)}"
 
 
 def _mode(mode: str, records: Sequence[Record], charts: Sequence[str]) -> str:
@@ -177,13 +174,17 @@ def _mode(mode: str, records: Sequence[Record], charts: Sequence[str]) -> str:
         "| measure | size | ours | upstream | direct | unit | ratio | values |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    rows = [format_row(r) for r in records if r.mode == mode and is_told(r.name)]
+    rows = [format_row(r) for r in records if r.mode == mode and is_shown(r.name)]
     images = [f"![{name}](charts/{name})" for name in charts if name.startswith(f"{mode}-")]
     return "\n".join([f"## Mode {mode}", "", *head, *rows, "", *images, ""])
 
 
-def is_told(name: str) -> bool:
-    """Where a change is counted from makes the same difference to each kind; one kind shows it."""
+def is_shown(name: str) -> bool:
+    """Does the document show this measure?
+
+    It makes the same difference to each kind of change where its time starts, so only one kind is
+    shown with all starts.
+    """
     return ", from the " not in name or name.startswith(CHARTED[1])
 
 
@@ -234,7 +235,7 @@ def _growth(growth: Sequence[Growth]) -> str:
     rows = [
         f"| {g.mode} | {g.name} | {_exponent(g.ours)} | {_exponent(g.upstream)} |"
         for g in growth
-        if is_told(g.name)
+        if is_shown(g.name)
     ]
     words = "Exponents of value ~ services ^ exponent: 0 is flat, 1 linear, 2 quadratic."
     head = ["| mode | measure | ours | upstream |", "|---|---|---|---|"]
@@ -246,7 +247,7 @@ def _exponent(value: float | None) -> str:
 
 
 def _figures(figures: Sequence[ModeFigures]) -> str:
-    """What each mode measures of its own; a word of the program is a word of the document."""
+    """What each mode measures of its own, in the words of its program."""
     if not figures:
         return ""
     parts = ["## Single modes", "", "Each of these is a benchmark of its own; no API server.", ""]

@@ -1,8 +1,8 @@
-"""When the API server told the node of a change: its packets, stamped by the kernel.
+"""When an event of the API server reached a node: the time the kernel stamps on its packets.
 
-A watcher of our own would be told at about the same time as the proxy, but may well be slower to
-notice than the proxy is to act. The packet that carries the event has a time of arrival that
-depends on neither. What is inside is encrypted; between single changes nothing else of this size
+A watcher of our own would get the event at about the same time as the proxy, but could be slower to
+notice it than the proxy is to act. The packet that carries the event has a time of arrival that
+depends on neither. Its content is encrypted, but between single changes nothing else of this size
 is sent.
 """
 
@@ -19,35 +19,35 @@ import msgspec
 
 from kpctl.bench.moments import Moments
 from kpctl.places.network import PrivateNetwork
+from kubeproxy.facts.ids import Protocol
 
 LEAST_BYTES = 200
-"""An event with one object is larger; a ping or an acknowledgement of the connection is smaller."""
+"""An event with one object is larger, a ping or an acknowledgement of the connection smaller."""
 
 _ETH_P_IP = 0x0800
 _SO_TIMESTAMPNS = 35
-_TCP = 6
 _TIMESPEC = struct.Struct("@qq")
 
 
-class Line(msgspec.Struct, frozen=True, gc=False):
-    """Where an API server's words arrive: the node's device, and the port they come from."""
+class Uplink(msgspec.Struct, frozen=True, gc=False):
+    """Where an API server's packets arrive: the node's device, and the port they come from."""
 
     device: str
     port: int
 
 
 @contextmanager
-def told_events(node: PrivateNetwork, line: Line) -> Iterator[Moments]:
-    """Moments at which the API server's words reached a node."""
+def event_arrivals(node: PrivateNetwork, uplink: Uplink) -> Iterator[Moments]:
+    """The times at which events of the API server reach a node."""
     with node.inside():
         packets = socket.socket(
             socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, socket.htons(_ETH_P_IP)
         )
-        packets.bind((line.device, _ETH_P_IP))
+        packets.bind((uplink.device, _ETH_P_IP))
     packets.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
     moments = Moments()
     loop = asyncio.get_running_loop()
-    loop.add_reader(packets, _take, packets, line.port, moments)
+    loop.add_reader(packets, _take, packets, uplink.port, moments)
     try:
         yield moments
     finally:
@@ -70,8 +70,8 @@ def _take(packets: socket.socket, port: int, moments: Moments) -> None:
 
 
 def is_event(packet: bytes, port: int) -> bool:
-    """Is this (beginning of an) IPv4 packet a piece of the API server's answer?"""
-    if len(packet) < 20 or packet[9] != _TCP:
+    """Does this (beginning of an) IPv4 packet carry an event of the API server?"""
+    if len(packet) < 20 or packet[9] != Protocol.TCP.number:
         return False
     start = (packet[0] & 15) * 4
     if len(packet) < start + 20:

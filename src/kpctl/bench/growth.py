@@ -1,10 +1,10 @@
 """The quick variant: does the work for one change grow with the size of the cluster?
 
-It counts instead of timing, so it gives the same answer on any machine: steps of Python (bytecode),
+It counts instead of timing, so it gives the same result on any machine: steps of Python (bytecode),
 kernel calls (batches), bytes and items handed to the kernel, services planned and rendered, for one
-change in a small and in a large cluster. Every mode is asked through the daemon's own intake and
-engine, with sinks that compile everything and apply nothing; what a mode's `apply` costs is for
-its kernel tests and the side-by-side benchmark to say.
+change in a small and in a large cluster. Every mode runs in the daemon's own intake and engine,
+with sinks that compile everything and apply nothing. What a mode's `apply` costs is left to its
+kernel tests and the side-by-side benchmark.
 """
 
 from __future__ import annotations
@@ -12,38 +12,41 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TypeAlias
 
 import msgspec
-from tests.support.builders import NODE, node
 
 from kpctl.bench.cluster import SPARE, service_json, service_name, slice_json, slice_name
+from kpctl.bench.facts import NODE, node
 from kpctl.bench.records import Size
+from kpctl.look.quiet import IgnoreEvents, IgnoreRounds, keep_flows
 from kubeproxy.api import objects
 from kubeproxy.api.source import Delete, Event, Kind, Synced, Upsert
+from kubeproxy.config.flags import Extensions
+from kubeproxy.config.types import KubeProxyConfiguration
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.modes.base import (
+    AnyBackend,
+    AnyChange,
+    AnyFragment,
+    AnyItem,
+    AnySink,
+    AnyValue,
     Backend,
     Batch,
-    Change,
-    Fragment,
-    Item,
-    ModeOptions,
     Owner,
-    Sink,
-    Value,
 )
+from kubeproxy.modes.netfilter.compile.restore import RestoreInput
+from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
 from kubeproxy.modes.registry import load_mode
-from kubeproxy.plan.conntrack import StaleRules
 from kubeproxy.plan.types import ServicePlan
+from kubeproxy.sync.clock import SystemClock
 from kubeproxy.sync.engine import Engine, EngineTimes
 from kubeproxy.sync.intake import Intake
-from kubeproxy.sync.pipeline import Pipeline
 from kubeproxy.sync.report import RoundReport
 
 TraceFunction: TypeAlias = Callable[[FrameType, str, object], "TraceFunction | None"]
@@ -87,94 +90,73 @@ class GrowthRow(msgspec.Struct, frozen=True):
 class DrySink:
     """Compiles like the sink it stands for, and leaves the kernel alone."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: AnySink) -> None:
         self.name = sink.name
         self.item_types = sink.item_types
         self._sink = sink
 
-    async def read(self) -> Mapping[Item, Value]:
+    async def read(self) -> Mapping[AnyItem, AnyValue]:
         return {}
 
-    def compile(self, changes: Sequence[Change]) -> Iterator[Batch]:
+    def compile(self, changes: Sequence[AnyChange]) -> Iterator[Batch[object]]:
         yield from self._sink.compile(changes)
 
-    async def apply(self, batch: Batch) -> None:
-        """Nothing: counting is all that is wanted."""
+    async def apply(self, batch: Batch[object]) -> None:
+        """Do nothing but record: only what is compiled counts."""
+        # What the next batch says depends on what the shared chains hold after this one.
+        if isinstance(self._sink, NetfilterSink) and isinstance(batch.payload, RestoreInput):
+            self._sink.record(batch.payload)
 
 
-class DryBackend(Backend):
+class DryBackend(Backend[AnyItem, AnyValue, object]):
     """A mode that decides everything and does nothing."""
 
-    def __init__(self, inner: Backend) -> None:
+    def __init__(self, inner: AnyBackend) -> None:
         super().__init__(inner.family, inner.options)
         self._inner = inner
         self._sinks = tuple(DrySink(sink) for sink in inner.sinks)
 
     @property
-    def sinks(self) -> Sequence[Sink]:
+    def sinks(self) -> Sequence[AnySink]:
         return self._sinks
 
-    def scaffold(self, node: NodeFacts) -> Fragment:
+    def scaffold(self, node: NodeFacts) -> AnyFragment:
         return self._inner.scaffold(node)
 
-    def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
+    def render(self, plan: ServicePlan, node: NodeFacts) -> AnyFragment:
         return self._inner.render(plan, node)
 
-    def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
+    def describe(self, fragments: Mapping[Owner, AnyFragment]) -> str:
         return self._inner.describe(fragments)
 
 
-class _Nobody:
-    """Hears everything and does nothing about it."""
-
-    def service_event(self, pending: int) -> None: ...
-
-    def slice_event(self, pending: int) -> None: ...
+class _OwnEvents(IgnoreEvents):
+    """Fails on a rejected object: every object here is the benchmark's own."""
 
     def object_rejected(self, kind: str) -> None:
         raise ValueError(f"the benchmark's own {kind} was rejected")
 
-    def node_changed(self, node: objects.Node) -> None: ...
 
-    def node_deleted(self) -> None: ...
-
-    def sync_requested(self, family: Family) -> None: ...
-
-    async def round_finished(self, report: RoundReport, pipeline: Pipeline) -> None: ...
-
-
-class _Clock:
-    def time(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-
-async def _no_flows(family: Family, rules: StaleRules) -> int:
-    return 0
-
-
-class Subject:
+class CountedMode:
     """One mode in a cluster of one size, in this process."""
 
-    def __init__(self, backend: Backend, size: Size) -> None:
+    def __init__(self, backend: AnyBackend, size: Size) -> None:
         self.size = size
         self.engine = Engine(
             backend,
             node(),
-            clock=_Clock(),
-            listener=_Nobody(),
-            clean_conntrack=_no_flows,
+            clock=SystemClock(),
+            listener=IgnoreRounds(),
+            clean_conntrack=keep_flows,
             times=EngineTimes(min_seconds=0),
         )
-        nobody = _Nobody()
+        events = _OwnEvents()
         self._intake = Intake(
-            {Family.IPV4: self.engine}, NODE, counters=nobody, node_listener=nobody, started_at=0
+            {Family.IPV4: self.engine}, NODE, counters=events, node_listener=events, started_at=0
         )
 
     async def load(self) -> RoundReport:
-        """Everything at once, as at a cold start."""
+        """Send everything at once, as at a cold start."""
         for index in range(self.size.services):
             self._intake.send(service_event(index))
             self._intake.send(slice_event(index, range(self.size.endpoints)))
@@ -183,7 +165,7 @@ class Subject:
         return await self.engine.round()
 
     async def cost_of(self, *events: Event) -> Cost:
-        """Take these events and do the round they call for, counting."""
+        """Send these events, run the round they cause, and count its cost."""
         pipeline = self.engine.pipeline
         planned, rendered = pipeline.planned, pipeline.rendered
         with _counting_steps() as steps:
@@ -214,7 +196,7 @@ def slice_event(index: int, slots: Sequence[int]) -> Upsert:
 
 @contextmanager
 def _counting_steps() -> Iterator[Callable[[], int]]:
-    """Counts bytecode executed in this thread: a loop shows even if it calls nothing."""
+    """Count bytecode executed in this thread. A loop then counts even if it calls nothing."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> TraceFunction:
@@ -223,7 +205,7 @@ def _counting_steps() -> Iterator[Callable[[], int]]:
         count += event == "opcode"
         return trace
 
-    # A collection in the middle would run finalisers of no concern to the change.
+    # A collection in the middle would run finalisers that have nothing to do with the change.
     gc.collect()
     gc.disable()
     previous = sys.gettrace()
@@ -254,21 +236,28 @@ def _changes(size: Size) -> Sequence[tuple[str, tuple[Event, ...]]]:
     )
 
 
-async def measure_costs(backend: Backend, size: Size) -> Mapping[str, Cost]:
+async def measure_costs(backend: AnyBackend, size: Size) -> Mapping[str, Cost]:
     """The cost of each kind of change in a cluster of this size."""
-    subject = Subject(backend, size)
-    await subject.load()
+    counted = CountedMode(backend, size)
+    await counted.load()
     # Everything happens twice: what is computed once per process must not count for one size only.
     for _ in range(2):
-        found = {name: await subject.cost_of(*events) for name, events in _changes(size)}
+        found = {name: await counted.cost_of(*events) for name, events in _changes(size)}
     return found
 
 
+def default_backend(name: str) -> AnyBackend:
+    """A mode for IPv4 with the options of a daemon without flags."""
+    mode = load_mode(name)
+    options = mode.options(KubeProxyConfiguration(mode=name), Extensions())
+    return mode.create(Family.IPV4, options)
+
+
 def mode_growth(mode: str, sizes: Sequence[Size]) -> tuple[GrowthRow, ...]:
-    """How the cost of each kind of change goes with the size, in one mode."""
+    """Measure the cost of each kind of change at each size, in one mode."""
 
     async def measure(size: Size) -> Mapping[str, Cost]:
-        backend = load_mode(mode).create(Family.IPV4, ModeOptions())
+        backend = default_backend(mode)
         try:
             return await measure_costs(DryBackend(backend), size)
         finally:

@@ -1,8 +1,8 @@
 """What the ipvs mode costs beyond the bare messages it sends, in a kernel that has IPVS.
 
-A cold sync and single endpoint changes are measured through the engine; then the very messages of
+A cold sync and single endpoint changes are measured through the engine. Then the very messages of
 the cold sync are sent again, bare, to an empty kernel. The ratio of the two is what planning,
-rendering, the ledger and iptables add; the number of messages of one change shows that it does not
+rendering, the ledger and iptables add. The number of messages of one change shows that it does not
 grow with the cluster. Everything happens in one user-mode kernel, so the ratios are of one run.
 
     python -m kpctl.bench.ipvs [services [endpoints]]
@@ -20,25 +20,25 @@ from pathlib import Path
 from statistics import median
 
 import msgspec
-from tests.support.builders import endpoint, endpoint_slice, node, service
-from tests.support.fake_backend import FakeConntrack, Heard
 
+from kpctl.bench.facts import endpoint, endpoint_slice, node, service
+from kpctl.look.quiet import IgnoreRounds, keep_flows
+from kpctl.places.netns import leave_namespace
 from kpctl.places.uml import UserModeKernel
-from kpctl.places.uml_agent import leave_namespace
-from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.ipset.table import EntryChange, Ipset, Refused
-from kubeproxy.kernel.ipset.wire import SetHead
+from kubeproxy.facts.node import SERVICE_LINK
+from kubeproxy.kernel.ipset.table import Ipset, RefusedEntry
+from kubeproxy.kernel.ipset.wire import EntryChange, SetHead
 from kubeproxy.kernel.ipvs.table import Ipvs
 from kubeproxy.kernel.ipvs.wire import Destination
 from kubeproxy.kernel.netlink.bulk import Refusal
-from kubeproxy.kernel.route.table import Interfaces
+from kubeproxy.kernel.route.table import Route
 from kubeproxy.kernel.route.wire import Link
-from kubeproxy.modes.base import ModeOptions
 from kubeproxy.modes.ipvs.check import open_ipvs
 from kubeproxy.modes.ipvs.mode import IpvsBackend
-from kubeproxy.modes.ipvs.names import SERVICE_LINK, SET_KINDS, set_name
-from kubeproxy.modes.ipvs.sinks.tables import KernelTables
+from kubeproxy.modes.ipvs.names import SET_TYPES, set_name
+from kubeproxy.modes.ipvs.options import Options
+from kubeproxy.sync.clock import SystemClock
 from kubeproxy.sync.engine import Engine, EngineTimes
 
 SERVICES, ENDPOINTS = 2000, 5
@@ -85,14 +85,6 @@ def measure_messages(
 # --- inside the kernel ---
 
 
-class _Clock:
-    def time(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-
 class _RecordingIpvs(Ipvs):
     def __init__(self) -> None:
         super().__init__()
@@ -113,12 +105,12 @@ class _RecordingIpset(Ipset):
         super().__init__()
         self.changed: list[EntryChange] = []
 
-    def change(self, changes: Sequence[EntryChange]) -> list[Refused]:
+    def change(self, changes: Sequence[EntryChange]) -> list[RefusedEntry]:
         self.changed += changes
         return super().change(changes)
 
 
-class _RecordingLinks(Interfaces):
+class _RecordingRoute(Route):
     def __init__(self) -> None:
         super().__init__()
         self.bound: list[str] = []
@@ -130,28 +122,25 @@ class _RecordingLinks(Interfaces):
         return super().change_host_addresses(link, add=add, delete=delete)
 
 
-class _Recording(KernelTables):
-    """The kernel's tables, remembering what they were told."""
+class _Recording:
+    """The kernel's tables, recording what is sent to them."""
 
     def __init__(self) -> None:
-        self.recorded_ipvs = _RecordingIpvs()
-        self.recorded_ipset = _RecordingIpset()
-        self.recorded_links = _RecordingLinks()
-        self.__dict__.update(
-            ipvs=self.recorded_ipvs, ipset=self.recorded_ipset, links=self.recorded_links
-        )
+        self.ipvs = _RecordingIpvs()
+        self.ipset = _RecordingIpset()
+        self.route = _RecordingRoute()
 
     @property
     def messages(self) -> int:
-        return (
-            len(self.recorded_ipvs.sent)
-            + len(self.recorded_ipset.changed)
-            + len(self.recorded_links.bound)
-        )
+        return len(self.ipvs.sent) + len(self.ipset.changed) + len(self.route.bound)
+
+    def close(self) -> None:
+        for table in (self.ipvs, self.ipset, self.route):
+            table.close()
 
 
 def measure_here(services: int, endpoints: int) -> MessageCosts:
-    """Called in the guest."""
+    """Measure one size. Called in the guest."""
     _raise_links()
     return asyncio.run(_measure(services, endpoints))
 
@@ -165,11 +154,11 @@ async def _measure(services: int, endpoints: int) -> MessageCosts:
     (await open_ipvs()).close()
     tables = _Recording()
     engine = Engine(
-        IpvsBackend(Family.IPV4, ModeOptions(), tables=tables),
+        IpvsBackend(Family.IPV4, Options(), tables=tables),
         node(),
-        clock=_Clock(),
-        listener=Heard(),
-        clean_conntrack=FakeConntrack(),
+        clock=SystemClock(),
+        listener=IgnoreRounds(),
+        clean_conntrack=keep_flows,
         times=EngineTimes(min_seconds=0),
     )
     for index in range(services):
@@ -177,18 +166,14 @@ async def _measure(services: int, endpoints: int) -> MessageCosts:
     engine.mark_synced()
     cold = await _timed_round(engine)
     cold_messages = tables.messages
-    told = (
-        list(tables.recorded_ipvs.sent),
-        list(tables.recorded_ipset.changed),
-        list(tables.recorded_links.bound),
-    )
+    sent = (list(tables.ipvs.sent), list(tables.ipset.changed), list(tables.route.bound))
     engine.request(full=True)
     full = await _timed_round(engine)
-    before = (tables.messages, tables.recorded_ipvs.listings)
+    before = (tables.messages, tables.ipvs.listings)
     changes = [await _change(engine, index, endpoints) for index in range(CHANGES)]
-    after = (tables.messages, tables.recorded_ipvs.listings)
+    after = (tables.messages, tables.ipvs.listings)
     tables.close()
-    bare = _elsewhere(lambda: _send_bare(*told))
+    bare = _elsewhere(lambda: _send_bare(*sent))
     return MessageCosts(
         services=services,
         endpoints=endpoints,
@@ -206,12 +191,9 @@ def _serve(engine: Engine, index: int, slots: Sequence[int]) -> None:
     name = f"default/svc-{index}"
     address = f"10.{96 + index // 65025}.{index // 255 % 255}.{index % 255 + 1}"
     engine.pipeline.store.set_service(service(name, cluster_ip=address))
-    ends = [_endpoint(index, slot) for slot in slots]
+    last = f"{index // 250}.{index % 250 + 1}"
+    ends = [endpoint(f"10.{128 + slot}.{last}") for slot in slots]
     engine.pipeline.store.set_slice(endpoint_slice(name, ends, slice_name=f"s-{index}"))
-
-
-def _endpoint(index: int, slot: int) -> Endpoint:
-    return endpoint(f"10.{128 + slot}.{index // 250}.{index % 250 + 1}")
 
 
 async def _timed_round(engine: Engine) -> float:
@@ -222,7 +204,7 @@ async def _timed_round(engine: Engine) -> float:
 
 
 async def _change(engine: Engine, index: int, endpoints: int) -> float:
-    """One endpoint gives way to another."""
+    """Replace one endpoint. Return the seconds until the kernel has the change."""
     began = time.monotonic()
     _serve(engine, index, range(1, endpoints + 1))
     engine.request()
@@ -234,19 +216,19 @@ def _send_bare(
     bodies: Sequence[bytes], entries: Sequence[EntryChange], addresses: Sequence[str]
 ) -> float:
     """Seconds for the same messages to an empty kernel, and nothing else."""
-    with Ipvs() as ipvs, Ipset() as ipset, Interfaces() as links:
-        for name, kind in SET_KINDS.items():
+    with Ipvs() as ipvs, Ipset() as ipset, Route() as route:
+        for name, kind in SET_TYPES.items():
             ipset.create(set_name(Family.IPV4, name), SetHead(kind))
-        link = links.ensure_dummy(SERVICE_LINK)
+        link = route.ensure_dummy(SERVICE_LINK)
         began = time.monotonic()
         ipset.change(entries)
         ipvs.send(bodies)
-        links.change_host_addresses(link, add=addresses)
+        route.change_host_addresses(link, add=addresses)
         return time.monotonic() - began
 
 
 def _elsewhere(work: Callable[[], float]) -> float:
-    """The same in a child with an empty network namespace.
+    """Run it in a child with an empty network namespace. Return its result.
 
     Emptying this one is not enough: for a minute IPVS keeps what was deleted, and looks through it
     for every real server that is added.

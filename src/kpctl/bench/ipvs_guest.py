@@ -1,8 +1,8 @@
 """Runs inside the user-mode kernel: one proxy in ipvs mode, fed by an API server in this process.
 
-IPVS tells nobody of its changes. What the kernel holds is asked of the kernel, often enough to say
-when it was complete; neither program is asked anything. Answers are plain values: they go over a
-wire. None stands for what was cut off.
+IPVS has no events. The kernel's state is polled, often enough to know when it was complete, and
+neither program is asked anything. Results are plain values, because they cross to the host, and
+None stands for a measure that was cut off.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One value, or None for more than the limit."""
+    """One measured value; None is more than the limit."""
 
     program: str
     name: str
@@ -60,7 +60,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def measure(task: Mapping[str, object]) -> object:
-    """Called by the host."""
+    """Measure one program. Called by the host."""
     return msgspec.to_builtins(asyncio.run(_measure(msgspec.convert(task, Task))))
 
 
@@ -89,7 +89,7 @@ async def _measure(task: Task) -> list[Row]:
 
 
 class Kernel:
-    """What IPVS in a node's namespace holds."""
+    """Reads what IPVS in a node's namespace holds."""
 
     def __init__(self, network: PrivateNetwork) -> None:
         self._network = network
@@ -100,7 +100,7 @@ class Kernel:
         self._table.close()
 
     def endpoints(self, index: int) -> set[str]:
-        """Where new connections to a service go."""
+        """The endpoints to which new connections to a service go."""
         found = self._table.destinations(socket.IPPROTO_TCP, cluster_ip(index), SERVICE_PORT)
         return {destination.address for destination in found if destination.weight}
 
@@ -129,7 +129,7 @@ class Session:
         self.rows.append(Row(self._task.program, name, value, unit))
 
     async def control(self) -> bool:
-        """Everything but packets; False if not even the cold start came to an end."""
+        """Measure everything but packets. Return False if the cold start was cut off."""
         try:
             if not await self._cold_start():
                 return False
@@ -163,9 +163,9 @@ class Session:
         return True
 
     def _is_complete(self) -> bool:
-        """Every virtual server with its real servers, and every cluster IP in its set?
+        """Does the kernel have all virtual servers, real servers and set entries?
 
-        Listing all is dear, so three services must be there first.
+        Listing all of them is expensive, so three services must be there first.
         """
         services, endpoints = self._size.services, self._size.endpoints
         if not all(self._holds(index) for index in (0, services // 2, services - 1)):
@@ -179,7 +179,7 @@ class Session:
         return self._kernel.endpoints(index) == wanted
 
     async def _changes(self, sample: int) -> bool:
-        """One of each kind, leading back to where they started; False if one was cut off."""
+        """Make one change of each kind and undo them. Return False if one was cut off."""
         index = self._size.services // 2 + sample
         added = self._size.services + sample % SPARE_SERVICES
         kept = range(1, self._size.endpoints)
@@ -214,7 +214,7 @@ class Session:
         self._note(f"{name}, served", len(touched) / limits.churn_seconds, "changes/s")
 
     async def _catch_up(self, name: str, services: Iterable[int], cpu_before: float) -> None:
-        """All changes are made: until the kernel has them; then everything is as before."""
+        """Measure until the kernel has all changes made so far, then undo them."""
         made, waiting = time.monotonic(), list(services)
         changed = tuple(waiting)
 
@@ -231,9 +231,10 @@ class Session:
         await self._until(lambda: all(map(self._holds, changed)))
 
     async def _until(self, is_true: Callable[[], bool]) -> float | None:
-        """The moment at which it was first found true; the API server works meanwhile.
+        """Poll until it is true. Return that moment, or None at the limit.
 
-        Looking may be dear: it gets a third of the time at most, for there is but one processor.
+        Polling may be expensive and there is but one processor, so it gets a third of the time at
+        most. The API server runs in between.
         """
         deadline = time.monotonic() + self._limits.cutoff_seconds
         while (began := time.monotonic()) < deadline:

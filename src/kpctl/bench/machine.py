@@ -1,4 +1,4 @@
-"""Where a benchmark ran: what a reader must know to judge its figures."""
+"""The machine that a benchmark ran on: what a reader of its figures must know."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _memory_gb() -> float:
 
 
 def revision() -> str:
-    """Of this program, and whether it was changed since."""
+    """The revision of this program, and whether it was changed since."""
     git = ["git", "-C", str(Path(__file__).parent)]
     return _first_line([*git, "describe", "--always", "--dirty", "--exclude=*"]) or "unknown"
 
@@ -54,10 +54,10 @@ def _first_line(argv: Sequence[str]) -> str:
 
 
 def wait_until_idle(limit_seconds: float) -> bool:
-    """Wait until the machine has nothing to do; False if the limit passes first.
+    """Wait until the machine has nothing to do. Return False if the limit passes first.
 
-    A namespace with a hundred thousand rules is taken down by the kernel long after its owner has
-    gone, on the processors the next run needs.
+    The kernel takes a namespace with a hundred thousand rules down long after its owner has ended,
+    on the processors that the next run needs.
     """
     deadline = time.monotonic() + limit_seconds
     before = idle_and_total()
@@ -71,7 +71,7 @@ def wait_until_idle(limit_seconds: float) -> bool:
 
 
 def idle_and_total() -> tuple[int, int]:
-    """Ticks the processors idled, and all their ticks, since the machine started."""
+    """Idle ticks and all ticks of the processors since the machine started."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
     ticks = [int(field) for field in fields]
     return ticks[3] + ticks[4], sum(ticks)

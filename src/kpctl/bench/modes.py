@@ -2,7 +2,7 @@
 
 Each is a program of its own (`python -m kpctl.bench.MODE`) that prints one sentence per
 figure. It runs as a process of its own, so that memory and namespaces are its own as well, and
-within a limit; what it had printed by then counts.
+within a time limit; what it has printed by then counts.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def _module(mode: str) -> str:
 def measure_mode(
     mode: str, *, arguments: Sequence[str] = (), limit_seconds: float = 300.0
 ) -> ModeFigures:
-    """Run a mode's own benchmark; its sentences, and what went wrong if something did."""
+    """Run a mode's own benchmark. Return its sentences, and what went wrong if something did."""
     argv = [sys.executable, "-m", _module(mode), *arguments]
     command = " ".join(("python", *argv[1:]))
-    # Unbuffered, so that a benchmark that is cut off has said what it knew.
+    # Unbuffered, so that a benchmark that is cut off has printed what it has measured.
     process = subprocess.Popen(
         [argv[0], "-u", *argv[1:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -46,5 +46,5 @@ def measure_mode(
         output, errors = process.communicate()
         problem = f"stopped after {limit_seconds:g} s"
     if not problem and process.returncode and not output:
-        problem = (errors.strip().splitlines() or ["it ended without a word"])[-1]
+        problem = (errors.strip().splitlines() or ["it ended without output"])[-1]
     return ModeFigures(mode, command, tuple(output.splitlines()), problem)

@@ -1,4 +1,4 @@
-"""Moments at which something happened, in seconds of `time.monotonic`, and waiting for the next."""
+"""Times at which something happened, in seconds of `time.monotonic`, and waiting for the next."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 
 
 class Moments:
-    """In order; whoever notices one adds it, others wait for it."""
+    """The times in order. One task adds them, others wait for them."""
 
     def __init__(self) -> None:
-        self._news = asyncio.Event()
+        self._added = asyncio.Event()
         self._all: list[float] = []
 
     def __len__(self) -> int:
@@ -19,22 +19,22 @@ class Moments:
     def add(self, moment: float, count: int = 1) -> None:
         if count:
             self._all += [moment] * count
-            self._news.set()
+            self._added.set()
 
     def since(self, moment: float) -> list[float]:
-        """Those at or after a moment."""
+        """Those at or after a time."""
         return [m for m in self._all if m >= moment]
 
     async def first_after(self, moment: float, limit_seconds: float) -> float | None:
-        """The first at or after a moment, or None if the limit passes."""
+        """Wait for the first at or after a time. Return None if the limit passes."""
         deadline = time.monotonic() + limit_seconds
         while True:
-            self._news.clear()
+            self._added.clear()
             found = self.since(moment)
             left = deadline - time.monotonic()
             if found or left <= 0:
                 return found[0] if found else None
             try:
-                await asyncio.wait_for(self._news.wait(), left)
+                await asyncio.wait_for(self._added.wait(), left)
             except TimeoutError:
                 continue

@@ -1,7 +1,7 @@
-"""How quick the nftables mode is: cold start, one endpoint, and a churn of endpoints.
+"""Times of the nftables mode: cold start, one endpoint, and a churn of endpoints.
 
-Everything runs in network namespaces of its own, over the daemon's own engine; only the API
-server is left out. Times of two things that are compared are taken in the same run.
+Everything runs in network namespaces of its own, with the daemon's own engine; only the API
+server is left out. Times that are compared are measured in the same run.
 
     python -m kpctl.bench.nftables [services [endpoints]]
 """
@@ -18,17 +18,17 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from msgspec import Struct
-from tests.support.builders import endpoint, endpoint_slice, node, service
-from tests.support.fake_backend import FakeConntrack, Heard
 
+from kpctl.bench.facts import endpoint, endpoint_slice, node, service
 from kpctl.bench.nftables_upstream import PlainService, upstream_table
 from kpctl.bench.records import Size
+from kpctl.look.quiet import IgnoreRounds, keep_flows
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.nftables import wire as nft
-from kubeproxy.kernel.nftables.table import NftSocket
-from kubeproxy.modes.base import ModeOptions
+from kubeproxy.kernel.nftables.table import Nftables
 from kubeproxy.modes.nftables.mode import NftablesBackend
+from kubeproxy.modes.nftables.options import Options
 from kubeproxy.sync.clock import SystemClock
 from kubeproxy.sync.engine import Engine, EngineTimes
 
@@ -43,9 +43,9 @@ class Spent(Struct, frozen=True, gc=False):
 
 
 class ColdStart(Struct, frozen=True, gc=False):
-    """From an empty table to the last commit; `nft` is `nft -f` on upstream's shape.
+    """From an empty table to the last commit, and the same for `nft -f` on upstream's shape.
 
-    CPU seconds, the kernel's included, tell more than the clock on a machine that is shared.
+    CPU seconds, the kernel's included, are more reliable than the clock on a shared machine.
     """
 
     size: Size
@@ -109,17 +109,17 @@ class Churn(Struct, frozen=True, gc=False):
         )
 
 
-class TimedSocket(NftSocket):
-    """A socket whose commits are timed."""
+class TimedNftables(Nftables):
+    """nf_tables whose commits are timed."""
 
     def __init__(self, family: int) -> None:
         super().__init__(family)
         self.seconds = 0.0
 
-    def commit(self, batch: nft.Batch) -> tuple[nft.Refusal, ...]:
+    def commit(self, transaction: nft.Transaction) -> tuple[nft.Refusal, ...]:
         started = time.perf_counter()
         try:
-            return super().commit(batch)
+            return super().commit(transaction)
         finally:
             self.seconds += time.perf_counter() - started
 
@@ -129,14 +129,14 @@ class Bench:
 
     def __init__(self, size: Size, *, min_seconds: float = 0.0) -> None:
         self.size = size
-        self.socket = TimedSocket(2)
-        self.backend = NftablesBackend(Family.IPV4, ModeOptions(), lambda _: self.socket)
+        self.nftables = TimedNftables(Family.IPV4.af)
+        self.backend = NftablesBackend(Family.IPV4, Options(), lambda _: self.nftables)
         self.engine = Engine(
             self.backend,
             node(),
             clock=SystemClock(),
-            listener=Heard(),
-            clean_conntrack=FakeConntrack(),
+            listener=IgnoreRounds(),
+            clean_conntrack=keep_flows,
             times=EngineTimes(min_seconds=min_seconds),
         )
         for index in range(size.services):
@@ -150,7 +150,7 @@ class Bench:
         self.engine.pipeline.store.set_slice(facts)
 
     async def round(self) -> tuple[int, int]:
-        """One round; its transactions and bytes."""
+        """Run one round. Return the number of transactions and of bytes."""
         report = await self.engine.round()
         if report.failures:
             raise RuntimeError(report.failures[0].message)
@@ -187,7 +187,7 @@ def upstream_text(size: Size) -> str:
 
 
 def nft_load(size: Size, *, timeout_seconds: float = 600.0) -> Spent:
-    """What `nft -f` takes for upstream's table, in a fresh namespace."""
+    """Measure `nft -f` on upstream's table, in a fresh namespace."""
     text = upstream_text(size)
     with scratch_namespace():
         started, cpu = time.perf_counter(), _child_cpu_seconds()
@@ -207,7 +207,7 @@ def _resident_megabytes() -> float:
 
 
 async def cold_start(size: Size, *, compare: bool = True) -> ColdStart:
-    """Facts are there, the table is not: plan, render, compile and commit everything."""
+    """Measure a first round with all facts and no table: plan, render, compile and commit."""
     nft_spent = nft_load(size) if compare else None
     with scratch_namespace():
         bench = Bench(size)
@@ -228,7 +228,7 @@ async def cold_start(size: Size, *, compare: bool = True) -> ColdStart:
 
 
 async def one_change(size: Size, *, rounds: int = 100) -> list[OneChange]:
-    """An endpoint is replaced, added, and removed again, each time in another service."""
+    """Measure replacing, adding, and removing an endpoint, each time in another service."""
     slots = list(range(size.endpoints))
     kinds: list[tuple[str, Callable[[int], list[int]]]] = [
         ("replaced", lambda _: [*slots[:-1], 60]),
@@ -250,19 +250,19 @@ async def _measure(
     times, kernel, sent = [], [], 0
     for number in range(min(rounds, bench.size.services)):
         index = number * 7919 % bench.size.services
-        bench.socket.seconds = 0.0
+        bench.nftables.seconds = 0.0
         started = time.perf_counter()
         bench.set_endpoints(index, after(index))
         _, sent = await bench.round()
         times.append((time.perf_counter() - started) * 1000)
-        kernel.append(bench.socket.seconds * 1000)
+        kernel.append(bench.nftables.seconds * 1000)
     return OneChange(bench.size, kind, median(times), max(times), median(kernel), sent)
 
 
 async def churn(
     size: Size, *, rate: int = 1000, seconds: float = 60.0, min_seconds: float = 0.0
 ) -> Churn:
-    """Endpoints are replaced at a steady rate; lag is from a change to the commit that has it."""
+    """Measure replacing endpoints at a steady rate, with the lag from a change to its commit."""
     with scratch_namespace():
         bench = Bench(size, min_seconds=min_seconds)
         await bench.round()
@@ -296,7 +296,7 @@ def _turn(number: int, endpoints: int) -> list[int]:
 
 
 async def run(size: Size) -> list[ColdStart | OneChange | Churn]:
-    """Everything at one size."""
+    """Measure a cold start and single changes at one size."""
     found: list[ColdStart | OneChange | Churn] = [await cold_start(size)]
     found += await one_change(size)
     return found

@@ -1,7 +1,7 @@
 """The table upstream's nftables mode would write for plain cluster IP services, as nft text.
 
-One chain and one anonymous map for each service port: what our layout is measured against, and
-what a proxy that takes over finds. Static parts are those every packet to a service passes.
+It has one chain and one anonymous map for each service port. Our layout is measured against it. Of
+the static parts it has those that every packet to a service passes.
 """
 
 from __future__ import annotations

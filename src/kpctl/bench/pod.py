@@ -1,8 +1,8 @@
-"""All pods of a benchmark in one process: takes connections, swallows what they send.
+"""All pods of a benchmark in one process, which accepts connections and discards their data.
 
     python -m kpctl.bench.pod PORT
 
-It listens at every address of its namespace and says so on standard output once it does.
+It listens at every address of its namespace and prints a line on standard output once it does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BACKLOG = 4096
 
 
 def serve(port: int) -> None:
-    """For ever."""
+    """Serve until killed."""
     ready = selectors.DefaultSelector()
     listener = socket.create_server(("0.0.0.0", port), backlog=_BACKLOG)
     listener.setblocking(False)
@@ -29,7 +29,7 @@ def serve(port: int) -> None:
             if key.fileobj is listener:
                 _accept(ready, listener)
             elif isinstance(key.fileobj, socket.socket):
-                _swallow(ready, key.fileobj, buffer)
+                _discard(ready, key.fileobj, buffer)
 
 
 def _accept(ready: selectors.BaseSelector, listener: socket.socket) -> None:
@@ -40,14 +40,14 @@ def _accept(ready: selectors.BaseSelector, listener: socket.socket) -> None:
             ready.register(connection, selectors.EVENT_READ)
 
 
-def _swallow(ready: selectors.BaseSelector, connection: socket.socket, buffer: bytearray) -> None:
+def _discard(ready: selectors.BaseSelector, connection: socket.socket, buffer: bytearray) -> None:
     try:
         if connection.recv_into(buffer):
             return
     except BlockingIOError:
         return
     except OSError:
-        pass  # The client hung up the hard way, as the benchmark's clients do.
+        pass  # The benchmark's clients end their connections with a reset.
     ready.unregister(connection)
     connection.close()
 

@@ -1,7 +1,7 @@
-"""A proxy under test as a process: started on a node, watched from outside, stopped.
+"""A proxy under test as a process: started on a node, observed from outside, stopped.
 
-What it uses is read from /proc; whether it has synced is asked at its metrics page, which both
-programs have under the same name. That page is never asked how long anything took.
+What it uses is read from /proc. Whether it has synced is read from its metrics page, which both
+programs have under the same name. No duration is ever taken from that page.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SYNCED = re.compile(
 )
 _STOP_SECONDS = 10.0
 _BUSY_SECONDS = 0.03
-"""Processor time between two looks; less is housekeeping."""
+"""Processor time between two readings that counts as work. Less is housekeeping."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def programs_of_round(number: int) -> tuple[str, ...]:
-    """Who goes first changes from round to round."""
+    """Both programs, in an order that changes from round to round."""
     return PROGRAMS if number % 2 == 0 else PROGRAMS[::-1]
 
 
@@ -48,7 +48,7 @@ def command_of(program: str) -> tuple[str, ...]:
 
 
 def proxy_flags(mode: str) -> tuple[str, ...]:
-    """What both programs are told besides where the API server is; all else is default for both."""
+    """The flags of both programs besides the API server's. All else is default for both."""
     return (
         f"--proxy-mode={mode}",
         f"--hostname-override={NODE}",
@@ -118,10 +118,10 @@ class RunningProxy:
 
     def require_alive(self) -> None:
         if self._process.poll() is not None:
-            words = self._log.read_text(errors="replace").strip().splitlines()[-3:]
+            lines = self._log.read_text(errors="replace").strip().splitlines()[-3:]
             raise ProxyError(
                 f"the proxy under test ended with code {self._process.returncode}: "
-                + " / ".join(words)
+                + " / ".join(lines)
             )
 
     def wait(self, limit_seconds: float) -> None:
@@ -138,7 +138,7 @@ class RunningProxy:
 
     def _metrics(self) -> bytes:
         with self.network.inside():
-            # Only the making of a socket depends on the namespace, but it is over in no time.
+            # Only making the socket depends on the namespace.
             connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         with connection:
             connection.settimeout(5)
@@ -156,7 +156,7 @@ class RunningProxy:
 def has_children(pid: int) -> bool:
     """Does some thread of this process wait for another process?"""
     for task in Path(f"/proc/{pid}/task").iterdir():
-        # A thread may end between the listing and the look at it.
+        # A thread may end after it was listed.
         with contextlib.suppress(OSError):
             if (task / "children").read_text().strip():
                 return True
@@ -166,5 +166,5 @@ def has_children(pid: int) -> bool:
 def _megabytes(status: str, field: str) -> float:
     found = re.search(rf"^{field}:\s+(\d+) kB", status, re.M)
     if found is None:
-        raise ProxyError(f"the kernel does not tell {field} of the proxy under test")
+        raise ProxyError(f"the kernel does not show {field} of the proxy under test")
     return int(found[1]) / 1024

@@ -1,8 +1,8 @@
 """What was measured, as values: single measurements, and records that compare two programs.
 
-A record's ratio says how many times better we are than upstream, whatever the unit: for times,
-memory and CPU it is upstream over ours, for rates it is ours over upstream. A measurement that was
-cut off at a limit says "more than". Pure but for reading and writing the results file.
+A record's ratio is how many times better we are than upstream, whatever the unit: for times, memory
+and CPU it is upstream over ours, for rates it is ours over upstream. A measurement that was cut off
+at a limit means "more than". Pure except for reading and writing the results file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Size(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 def parse_size(text: str) -> Size:
-    """`5000` or `5000x50`; k is a thousand."""
+    """Parse `5000` or `5kx50`, where k is a thousand."""
     services, _, endpoints = text.lower().replace("×", "x").replace(" ", "").partition("x")
     try:
         return Size(_number(services), _number(endpoints or "10"))
@@ -79,7 +79,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Growth(msgspec.Struct, frozen=True, gc=False):
-    """Exponents of value ~ services ** exponent; flat is 0, linear 1, quadratic 2."""
+    """Exponents of value ~ services ** exponent: flat is 0, linear 1, quadratic 2."""
 
     mode: str
     name: str
@@ -88,7 +88,7 @@ class Growth(msgspec.Struct, frozen=True, gc=False):
 
 
 class ModeFigures(msgspec.Struct, frozen=True):
-    """What a mode's own benchmark had to say, in sentences."""
+    """What a mode's own benchmark printed, in sentences."""
 
     mode: str
     command: str
@@ -117,7 +117,7 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def is_rate(unit: str) -> bool:
-    """More is better?"""
+    """Is more better?"""
     return unit in _RATES
 
 
@@ -167,14 +167,14 @@ def _spread(found: Sequence[Measurement]) -> tuple[float, float] | None:
 
 
 def ratio(ours: float | None, upstream: float | None, unit: str) -> float | None:
-    """How many times better ours is; None where that cannot be said."""
+    """How many times better ours is, or None where a value is missing."""
     if ours is None or upstream is None or ours <= 0 or upstream <= 0:
         return None
     return ours / upstream if is_rate(unit) else upstream / ours
 
 
 def fit_exponent(points: Sequence[tuple[float, float]]) -> float | None:
-    """Least squares through (size, value) on logarithmic axes; needs two sizes, all positive."""
+    """Fit (size, value) by least squares on logarithmic axes. None without two positive sizes."""
     logs = [(math.log(x), math.log(y)) for x, y in points if x > 0 and y > 0]
     if len({x for x, _ in logs}) < 2:
         return None
@@ -185,7 +185,7 @@ def fit_exponent(points: Sequence[tuple[float, float]]) -> float | None:
 
 
 def growth(records: Iterable[Record]) -> tuple[Growth, ...]:
-    """Fitted over sizes with ten endpoints, without values that were cut off."""
+    """Fit over sizes with ten endpoints, without values that were cut off."""
     grouped: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         if parse_size(record.size).endpoints == 10:
@@ -213,13 +213,13 @@ def _points(
 
 
 def merge(old: Results, new: Results) -> Results:
-    """Two runs as one. What both measured is pooled: measuring again never hides a bad round."""
+    """Merge two runs. What both measured is pooled, so that no repeat hides a bad round."""
     measured = [m for record in (*old.records, *new.records) for m in _measurements(record)]
     pooled = summarise(measured)
     known = {(r.mode, r.name, r.size) for r in pooled}
-    # A record may have come without its values; it stands until it is measured again.
+    # A record of an old file may lack its values. It stays until it is measured again.
     kept = [r for r in old.records if (r.mode, r.name, r.size) not in known]
-    records = tuple(sorted((*kept, *pooled), key=_place))
+    records = tuple(sorted((*kept, *pooled), key=lambda r: (r.mode, parse_size(r.size))))
     again = {found.mode for found in new.figures}
     return Results(
         runs=(*old.runs, *new.runs),
@@ -237,10 +237,6 @@ def _measurements(record: Record) -> list[Measurement]:
         Measurement(record.mode, record.name, size, program, value, record.unit, is_limit)
         for program, value, is_limit in record.values
     ]
-
-
-def _place(record: Record) -> tuple[str, Size]:
-    return record.mode, parse_size(record.size)
 
 
 def write_results(path: Path, results: Results) -> None:

@@ -59,7 +59,7 @@ class Options(msgspec.Struct, frozen=True):
     rounds: int = 2
     budget_seconds: float = 7200.0
     upstream_services: int = 1_000_000
-    """Upstream is not asked about more services than this."""
+    """Upstream is not measured with more services than this."""
     real_services: int = 20_000
     """Larger clusters are served by the small API server: the real one is filled too slowly."""
     churn_size: Size = Size(5000)
@@ -74,7 +74,7 @@ class Options(msgspec.Struct, frozen=True):
     with_data: bool = True
     with_modes: bool = True
     ipvs_sizes: tuple[Size, ...] = (Size(100), Size(1000), Size(2000, 5))
-    """In a user-mode kernel, that is; upstream's time grows quickly there."""
+    """For the user-mode kernel, where upstream's time grows quickly."""
     figures_of: tuple[str, ...] = ()
     """Modes whose own benchmarks are run; none named means all."""
     mode_seconds: float = 240.0
@@ -94,15 +94,15 @@ class Options(msgspec.Struct, frozen=True):
         )
 
 
-class Told(msgspec.Struct, frozen=True):
-    """Who hears about progress: what happens now, and what was just found."""
+class Progress(msgspec.Struct, frozen=True):
+    """Called with what happens now, and with what was just measured."""
 
     now: Callable[[str], None]
     found: Callable[[Sequence[Measurement]], None]
 
 
 class Subject(msgspec.Struct, frozen=True, gc=False):
-    """Who is measured, and how large the cluster is."""
+    """What is measured: a mode, a program, and the size of the cluster."""
 
     mode: str
     program: str
@@ -127,9 +127,9 @@ Measure = Callable[[Subject, Session, Site], Awaitable[None]]
 class Benchmark:
     """One whole run."""
 
-    def __init__(self, options: Options, told: Told) -> None:
+    def __init__(self, options: Options, progress: Progress) -> None:
         self.options = options
-        self._told = told
+        self._progress = progress
         self._deadline = time.monotonic() + options.budget_seconds
         self._given_up: set[Subject] = set()
         self.found: list[Measurement] = []
@@ -140,7 +140,7 @@ class Benchmark:
         return self._deadline - time.monotonic()
 
     def end(self, reason: str) -> None:
-        """Begin nothing more."""
+        """Start no further measure."""
         self._deadline = time.monotonic()
         self.notes.append(reason)
 
@@ -161,10 +161,10 @@ class Benchmark:
                         await self._round(world, feed, number, self._churn)
 
     async def _load(self, cluster: Cluster, size: Size) -> None:
-        def told(done: int, total: int) -> None:
-            self._told.now(f"loading {size} into the API server: {done} of {total}")
+        def loaded(done: int, total: int) -> None:
+            self._progress.now(f"loading {size} into the API server: {done} of {total}")
 
-        await cluster.become(size, told)
+        await cluster.become(size, loaded)
 
     def _has_churn(self, size: Size) -> bool:
         options = self.options
@@ -178,7 +178,7 @@ class Benchmark:
                 what = f"{mode}, {size}, round {number + 1}, {program}"
                 if self._is_skipped(who) or self.is_over(what):
                     continue
-                self._told.now(what)
+                self._progress.now(what)
                 await self._one(world, source, who, measure)
 
     def _is_skipped(self, who: Subject) -> bool:
@@ -187,7 +187,7 @@ class Benchmark:
         return who.program == UPSTREAM and who.size.services > self.options.upstream_services
 
     def is_over(self, what: str) -> bool:
-        """Is the time budget used up? What is not measured for that is noted."""
+        """Is the time budget used up? If so, note what is not measured."""
         if self.seconds_left > 0:
             return False
         self.notes.append(f"not measured, the time budget was used up: {what}")
@@ -204,7 +204,7 @@ class Benchmark:
                         clock,
                         proxy,
                         ipv4_clock=nft_ipv4_clock if who.mode == "nftables" else None,
-                        line=access.line,
+                        uplink=access.uplink,
                         mode=who.mode,
                         program=who.program,
                         limits=self.options.limits,
@@ -216,7 +216,7 @@ class Benchmark:
                         await source.cluster.restore()
                     finally:
                         self.found += session.found
-                        self._told.found(session.found)
+                        self._progress.found(session.found)
 
     async def _measure(self, who: Subject, session: Session, site: Site) -> None:
         options = self.options
@@ -261,19 +261,19 @@ class Benchmark:
                 clock.close()
 
 
-def run_benchmark(options: Options, told: Told) -> Results:
-    """Measure; interrupted, it returns what it has."""
+def run_benchmark(options: Options, progress: Progress) -> Results:
+    """Measure everything. An interrupted run returns what it has."""
     require_root()
-    # Whoever stops us wants the namespaces, processes and files gone, too.
+    # As with Ctrl-C, so that namespaces, processes and files are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = datetime.now(UTC)
-    benchmark = Benchmark(options, told)
+    benchmark = Benchmark(options, progress)
     if options.with_control or options.with_data:
         _side_by_side(benchmark)
     if options.with_control and IPVS in options.modes:
-        _measure_ipvs(benchmark, told)
+        _measure_ipvs(benchmark, progress)
     records = summarise(benchmark.found)
-    figures = tuple(_mode_figures(benchmark, told)) if options.with_modes else ()
+    figures = tuple(_mode_figures(benchmark, progress)) if options.with_modes else ()
     run = Run(
         started_at=started.strftime("%Y-%m-%d %H:%M UTC"),
         minutes=(datetime.now(UTC) - started).total_seconds() / 60,
@@ -306,19 +306,19 @@ def _side_by_side(benchmark: Benchmark) -> None:
                 benchmark.end("interrupted: what follows was not measured")
 
 
-def _measure_ipvs(benchmark: Benchmark, told: Told) -> None:
+def _measure_ipvs(benchmark: Benchmark, progress: Progress) -> None:
     if reason := user_mode.why_not():
         benchmark.notes.append(f"ipvs was not measured: {reason}")
         return
 
     def found(measured: Sequence[Measurement]) -> None:
         benchmark.found += measured
-        told.found(measured)
+        progress.found(measured)
 
     try:
         user_mode.measure_ipvs(
             benchmark.options.ipvs(),
-            told=told.now,
+            started=progress.now,
             found=found,
             is_over=benchmark.is_over,
         )
@@ -326,13 +326,13 @@ def _measure_ipvs(benchmark: Benchmark, told: Told) -> None:
         benchmark.notes.append(f"ipvs: {error}")
 
 
-def _mode_figures(benchmark: Benchmark, told: Told) -> Iterator[ModeFigures]:
-    """What is left of the time goes to the modes' own benchmarks."""
+def _mode_figures(benchmark: Benchmark, progress: Progress) -> Iterator[ModeFigures]:
+    """Run the modes' own benchmarks in the time that is left."""
     wanted = benchmark.options.figures_of
     for mode in (mode for mode in modes_with_figures() if mode in wanted or not wanted):
         left = benchmark.seconds_left
         if left <= 0:
             benchmark.notes.append(f"not measured, the time budget was used up: {mode} by itself")
             continue
-        told.now(f"the figures of {mode} by itself")
+        progress.now(f"the figures of {mode} by itself")
         yield measure_mode(mode, limit_seconds=min(left, benchmark.options.mode_seconds))

@@ -1,4 +1,4 @@
-"""Results in the terminal: a table as wide as it needs to be, nothing else."""
+"""Results in the terminal, as tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
-from kpctl.bench.document import format_figure, format_number, format_ratio, is_told
+from kpctl.bench.document import format_figure, format_number, format_ratio, is_shown
 from kpctl.bench.growth import COUNTS, GrowthRow
 from kpctl.bench.records import OURS, UPSTREAM, Record
 
@@ -17,7 +17,7 @@ def results_table(records: Iterable[Record]) -> Table:
         table.add_column(heading)
     for heading in ("ours", "upstream", "direct", "unit", "ratio"):
         table.add_column(heading, justify="right")
-    for record in (record for record in records if is_told(record.name)):
+    for record in (record for record in records if is_shown(record.name)):
         table.add_row(
             record.mode,
             record.name,

@@ -1,4 +1,4 @@
-"""How long and how big: from JSON to plans, without a mode. `python -m kpctl.bench.spine`.
+"""Time and memory from JSON to plans, without a mode: `python -m kpctl.bench.spine`.
 
 Objects arrive as the API server writes them and go the daemon's own way: decode, store, plan. The
 figures are of this process, with everything imported that the daemon imports.
@@ -14,15 +14,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
-from tests.support.builders import NODE, node
-from tests.support.bulk import service_addresses, service_of, slice_of
-from tests.support.fake_backend import FakeClock, FakeConntrack, Heard
-from tests.support.spine import Counted, SeenNodes
 
-from kpctl.look.offline import NoBackend
+from kpctl.bench.bulk import service_addresses, service_of, slice_of
+from kpctl.bench.facts import NODE, node
+from kpctl.look.quiet import IgnoreEvents, IgnoreRounds, PlanOnlyBackend, keep_flows
 from kubeproxy.api.source import Kind, Object, Synced, Upsert
 from kubeproxy.facts.ids import Family
-from kubeproxy.modes.base import ModeOptions
+from kubeproxy.sync.clock import SystemClock
 from kubeproxy.sync.engine import Engine
 from kubeproxy.sync.intake import Intake
 
@@ -61,7 +59,7 @@ def wire(services: int, endpoints: int) -> Iterator[tuple[Kind, bytes]]:
 
 
 class Stopwatch:
-    """Adds up processor time: what else the machine does should not count."""
+    """Sums processor time, which other processes do not influence."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -75,8 +73,8 @@ class Stopwatch:
 
 
 def measure(services: int, endpoints: int) -> Figures:
-    """Fill one family with a cluster, then change it once and again."""
-    for module in ("kubeproxy.run.app", "kubeproxy.api.origin"):
+    """Fill one family with a cluster, then change one Service after another."""
+    for module in ("kubeproxy.run.app", "kubeproxy.api.api_server"):
         importlib.import_module(module)
     imported = resident_megabytes()
     engine, intake = _proxy()
@@ -103,19 +101,19 @@ def measure(services: int, endpoints: int) -> Figures:
 
 
 def _proxy() -> tuple[Engine, Intake]:
-    clock = FakeClock()
+    clock, events = SystemClock(), IgnoreEvents()
     engine = Engine(
-        NoBackend(Family.IPV4, ModeOptions()),
+        PlanOnlyBackend(Family.IPV4, None),
         node(),
         clock=clock,
-        listener=Heard(),
-        clean_conntrack=FakeConntrack(),
+        listener=IgnoreRounds(),
+        clean_conntrack=keep_flows,
     )
     intake = Intake(
         {Family.IPV4: engine},
         NODE,
-        counters=Counted(),
-        node_listener=SeenNodes(),
+        counters=events,
+        node_listener=events,
         started_at=clock.time(),
     )
     return engine, intake
@@ -130,7 +128,7 @@ def _events(items: Iterable[tuple[Kind, bytes]], decode: Stopwatch) -> Iterator[
 
 
 def _event_seconds(engine: Engine, intake: Intake, services: int, endpoints: int) -> float:
-    """One endpoint leaves a Service, over and over in different Services."""
+    """Seconds for one event: an endpoint leaves, in one Service after another."""
     numbers = range(min(EVENTS, services))
     items = [(n, slice_of(n, service_addresses(n, endpoints)[1:])) for n in numbers]
     watch = Stopwatch()
@@ -142,7 +140,7 @@ def _event_seconds(engine: Engine, intake: Intake, services: int, endpoints: int
 
 
 def resident_megabytes() -> float:
-    """The memory this process really has."""
+    """The resident memory of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024

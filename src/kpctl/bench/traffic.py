@@ -1,8 +1,8 @@
 """Data plane: what a connection through a ClusterIP costs, against one straight to the pod.
 
-A client in a namespace of its own connects through the node, where the proxy under test has put
-its rules. Times are those of `connect` itself: one round trip through the rules. Which service is
-first, middle and last is asked of the kernel where order matters (iptables), else it goes by name.
+A client in a namespace of its own connects through the node, where the proxy under test has its
+rules. Times are those of `connect` itself: one round trip through the rules. Which service is
+first, middle and last is read from the kernel where order matters (iptables), else it goes by name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Effort(msgspec.Struct, frozen=True, gc=False):
 
 
 class Target(msgspec.Struct, frozen=True, gc=False):
-    """Where to connect, and what that is called."""
+    """Where to connect, with a label."""
 
     label: str
     address: str
@@ -74,11 +74,11 @@ class Pods:
 def measure_traffic(
     site: Site, *, mode: str, program: str, size: Size, effort: Effort
 ) -> list[Measurement]:
-    """Everything about packets, in one go; the caller's thread is busy meanwhile."""
+    """Measure connections and throughput. The caller's thread is busy meanwhile."""
     pods = Pods(site)
     try:
         targets = service_targets(site, mode, size)
-        # Of a service that is not measured: conntrack remembers for a while that the answers of
+        # A pod of a service that is not measured: conntrack still holds for a while that answers of
         # the others' pods belong to connections through the service.
         direct = Target(DIRECT, pod_ip(size.services // 3, 0), POD_PORT)
         with site.client.inside():
@@ -91,7 +91,7 @@ def measure_traffic(
             ]
     finally:
         pods.close()
-    # A direct connection has no first or last service: it stands beside each of them.
+    # A direct connection has no first or last service, so it is recorded with each of them.
     found += [
         (DIRECT, f"connect, {target.label} service, {part}", *time_found)
         for target in targets

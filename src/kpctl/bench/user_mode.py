@@ -1,8 +1,8 @@
 """The ipvs mode side by side, inside a user-mode kernel: few machines' own kernels have IPVS.
 
-That kernel makes system calls and processes many times dearer than a real one, so times are worth
-nothing but against each other. Both programs run in the same booted kernel, one after the other in
-alternating order, each on a node of its own there (`ipvs_guest`).
+In that kernel system calls and processes cost many times what they cost in a real one, so times
+have a meaning only against each other. Both programs run in the same booted kernel, one after the
+other in alternating order, each on a node of its own there (`ipvs_guest`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from kpctl.places.uml import UserModeKernel, missing
 
 _MEMORY = "4G"
 _EXTRA_SECONDS = 120.0
-"""For the API server to fill up, and the like."""
+"""For loading the API server, and the like."""
 _LIMITED = 12
 """Waits of one run that may each take as long as the limit."""
 
 
 class IpvsEffort(msgspec.Struct, frozen=True):
-    """How much of it."""
+    """What is measured, and how often."""
 
     sizes: tuple[Size, ...]
     rounds: int = 2
     upstream_services: int = 1_000_000
-    """Upstream is not asked about more services than this."""
+    """Upstream is not measured with more services than this."""
     limits: Limits = Limits()
     traffic: Effort = Effort()
     with_many: bool = True
@@ -52,18 +52,21 @@ class IpvsEffort(msgspec.Struct, frozen=True):
 
 
 def why_not() -> str:
-    """Why this cannot be measured here; empty if it can."""
+    """Why ipvs cannot be measured on this machine; empty if it can."""
     return missing()
 
 
 def measure_ipvs(
     effort: IpvsEffort,
     *,
-    told: Callable[[str], None],
+    started: Callable[[str], None],
     found: Callable[[Sequence[Measurement]], None],
     is_over: Callable[[str], bool],
 ) -> None:
-    """Both programs at all sizes, each run told when it is done; nothing that `is_over`."""
+    """Measure both programs at all sizes, without the runs for which `is_over` is true.
+
+    `started` is called with the name of each run when it starts, `found` with what it measured.
+    """
     given_up: set[tuple[str, Size]] = set()
     with UserModeKernel(memory=_MEMORY) as kernel:
         for size in effort.sizes:
@@ -73,7 +76,7 @@ def measure_ipvs(
                     is_too_large = program == UPSTREAM and size.services > effort.upstream_services
                     if is_too_large or (program, size) in given_up or is_over(what):
                         continue
-                    told(what)
+                    started(what)
                     measured = _one(kernel, effort.task(program, size))
                     if any(m.is_limit for m in measured):
                         given_up.add((program, size))
@@ -92,7 +95,7 @@ def _one(kernel: UserModeKernel, task: Task) -> list[Measurement]:
 
 
 def measurements(rows: Sequence[Row], size: Size, limit_seconds: float) -> list[Measurement]:
-    """What the guest answered; what did not come is a limit."""
+    """The guest's rows as measurements; a row without a value is a limit."""
     limits = {"s": limit_seconds, "ms": limit_seconds * 1000}
     return [
         Measurement(MODE, row.name, size, row.program, limits[row.unit], row.unit, is_limit=True)

@@ -1,12 +1,12 @@
-"""How quick the userspace mode carries bytes, against HAProxy in front of the same servers.
+"""How fast the userspace mode carries bytes, compared with HAProxy in front of the same servers.
 
-Everything runs in a network namespace of its own. Rounds alternate between the two, so that
-whatever else the machine does meets both; medians are compared. Ours is asked at a cluster IP, so
-the portal's translation is part of the figure; HAProxy is asked directly. Directly asked servers
-show what the load generator itself can do.
+Everything runs in a network namespace of its own. Runs alternate between the two, so that other
+load of the machine meets both; medians are compared. Clients connect to ours at a cluster IP, so
+the portal's translation is part of the figure, and to HAProxy directly. Connections without any
+proxy show what the load generator itself can do.
 
 Also measured: what carrying does to the control plane, as the time one endpoint change takes while
-nothing and while everything is carried.
+nothing is carried and while bulk is.
 
     python -m kpctl.bench.userspace [rounds [seconds]]
 """
@@ -26,16 +26,17 @@ from pathlib import Path
 from statistics import median
 
 from msgspec import Struct
-from tests.support.builders import endpoint, endpoint_slice, node, port, service
-from tests.support.fake_backend import FakeConntrack, Heard
 
+from kpctl.bench.facts import endpoint, endpoint_slice, node, port, service
+from kpctl.look.quiet import IgnoreRounds, keep_flows
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import ToolMissing
 from kubeproxy.facts.ids import Family
-from kubeproxy.modes.base import ModeOptions
 from kubeproxy.modes.userspace.mode import UserspaceBackend
+from kubeproxy.modes.userspace.options import Options
 from kubeproxy.sync.clock import SystemClock
 from kubeproxy.sync.engine import Engine
+from kubeproxy.sync.report import RoundReport
 
 NODE_IP, POD, VIP = "192.0.2.10", "10.244.1.5", "10.96.0.10"
 SHORT, BULK = 7001, 7002
@@ -100,7 +101,7 @@ class Delay(Struct, frozen=True, gc=False):
 
 @contextlib.contextmanager
 def processes() -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that end with the block."""
+    """Processes that are killed at the end of the block."""
     started: list[subprocess.Popen[str]] = []
     try:
         yield started
@@ -130,42 +131,40 @@ class Host:
     """Our proxy in front of the servers."""
 
     def __init__(self) -> None:
-        self._backend = UserspaceBackend(Family.IPV4, ModeOptions())
+        self._backend = UserspaceBackend(Family.IPV4, Options())
         facts = node(ip=NODE_IP, addresses=(NODE_IP, POD))
         self._engine = Engine(
             self._backend,
             facts,
             clock=SystemClock(),
-            listener=Heard(),
-            clean_conntrack=FakeConntrack(),
+            listener=IgnoreRounds(),
+            clean_conntrack=keep_flows,
         )
 
     async def start(self) -> None:
-        await self._backend.start(self._engine.pipeline.node)
-        store = self._engine.pipeline.store
+        await self._backend.start(self._engine.node)
         for name, number in (("short", SHORT), ("bulk", BULK)):
             facts = service(f"bench/{name}", cluster_ip=VIP, ports=(port(number),))
-            store.set_service(facts)
+            self._engine.set_service(facts)
             self._serve(name, POD, number)
-        self._require(await self._engine.round())
+        self._require_success(await self._engine.round())
 
     def _serve(self, name: str, pod: str, number: int) -> None:
         ready = endpoint_slice(f"bench/{name}", [endpoint(pod, number)], slice_name=name)
-        self._engine.pipeline.store.set_slice(ready)
+        self._engine.set_slice(ready, trigger_time=None)
 
     @staticmethod
-    def _require(report: object) -> None:
-        failures = getattr(report, "failures", ())
-        if failures:
-            raise RuntimeError(f"the benchmark's proxy failed: {failures}")
+    def _require_success(report: RoundReport) -> None:
+        if report.failures:
+            raise RuntimeError(f"the benchmark's proxy failed: {report.failures}")
 
     async def change_seconds(self, times: int) -> float:
-        """The median time of an endpoint change of a service that carries nothing."""
+        """Change an endpoint of a service that carries nothing. Return the median time."""
         taken = []
         for turn in range(times):
             self._serve("short", NODE_IP if turn % 2 == 0 else POD, SHORT)
             began = time.monotonic()
-            self._require(await self._engine.round())
+            self._require_success(await self._engine.round())
             taken.append(time.monotonic() - began)
         return median(taken)
 
@@ -191,15 +190,15 @@ async def host() -> AsyncIterator[Host]:
 
 
 async def load(role: str, address: str, number: int, seconds: float) -> float:
-    """What one run of the load generator measured."""
+    """Run the load generator. Return what it measured."""
     arguments = (*_LOAD, role, address, str(number), str(seconds))
     process = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
     printed, _ = await process.communicate()
     return float(printed)
 
 
-class Contest(Struct, frozen=True, gc=False):
-    """What is compared, and the processes that do it."""
+class Comparison(Struct, frozen=True, gc=False):
+    """What is compared: a role of the load generator, and the ratio that ours must reach."""
 
     name: str
     unit: str
@@ -208,36 +207,38 @@ class Contest(Struct, frozen=True, gc=False):
     least: float
 
     @property
-    def places(self) -> tuple[tuple[str, int], ...]:
-        """Where ours, HAProxy and the server itself are asked."""
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """Where clients connect to reach ours, HAProxy and the server itself."""
         return ((VIP, self.port), (NODE_IP, self.port + HAPROXY_OFFSET), (POD, self.port))
 
 
-BULK_CONTEST = Contest("bulk", "Gbit/s", "receive", BULK, 0.8)
-SHORT_CONTEST = Contest("new connections", "a second", "connect", SHORT, 0.25)
+BULK_COMPARISON = Comparison("bulk", "Gbit/s", "receive", BULK, 0.8)
+SHORT_COMPARISON = Comparison("new connections", "a second", "connect", SHORT, 0.25)
 
 
-async def compare(contest: Contest, pids: tuple[int, int], rounds: int, seconds: float) -> Ratio:
-    """Medians over rounds, each with another order."""
+async def compare(
+    comparison: Comparison, pids: tuple[int, int], rounds: int, seconds: float
+) -> Ratio:
+    """Compare medians over several runs, each in another order."""
     measured: list[list[float]] = [[], [], []]
     spent = [0.0, 0.0]
     for turn in range(rounds):
         for index in range(3):
             which = (index + turn) % 3
             before = [cpu_seconds(pid) for pid in pids]
-            found = await load(contest.role, *contest.places[which], seconds)
+            found = await load(comparison.role, *comparison.addresses[which], seconds)
             measured[which].append(found)
             if which < 2:
                 spent[which] += cpu_seconds(pids[which]) - before[which]
     ours, haproxy, direct = map(median, measured)
     work = [sum(found) * seconds for found in measured[:2]]
     return Ratio(
-        contest.name,
-        contest.unit,
+        comparison.name,
+        comparison.unit,
         ours,
         haproxy,
         direct,
-        contest.least,
+        comparison.least,
         cpu_ratio=(spent[1] / work[1]) / (spent[0] / work[0]),
     )
 
@@ -261,13 +262,13 @@ async def measure(haproxy: int, rounds: int, seconds: float) -> tuple[Ratio, Rat
     async with host() as proxy:
         delay = await measure_delay(proxy, seconds)
         pids = (proxy.carrier, haproxy)
-        bulk = await compare(BULK_CONTEST, pids, rounds, seconds)
-        short = await compare(SHORT_CONTEST, pids, rounds, seconds)
+        bulk = await compare(BULK_COMPARISON, pids, rounds, seconds)
+        short = await compare(SHORT_COMPARISON, pids, rounds, seconds)
     return bulk, short, delay
 
 
 def run(rounds: int = 5, seconds: float = 2.0) -> tuple[Ratio, Ratio, Delay]:
-    """The whole benchmark, in a namespace of its own."""
+    """Run the whole benchmark in a namespace of its own."""
     with scratch_namespace(), tempfile.TemporaryDirectory() as folder, processes() as started:
         for address in (NODE_IP, POD):
             subprocess.run(["ip", "addr", "add", f"{address}/32", "dev", "lo"], check=True)

@@ -1,6 +1,6 @@
 """Many changes: a rolling update as fast as it goes, and churn at a steady rate.
 
-The same for every mode and whoever serves the objects.
+The same for every mode and for either API server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def rolled_services(cluster: Cluster) -> range:
 
 
 def rolling_update(cluster: Cluster) -> list[Job]:
-    """The endpoints of a hundred services are replaced, one of each service per wave."""
+    """Jobs that replace the endpoints of a hundred services, one of each service per wave."""
     endpoints = cluster.size.endpoints
     return [
         partial(cluster.set_slots, index, _rolled(endpoints, wave))
@@ -40,9 +40,9 @@ def _rolled(endpoints: int, wave: int) -> tuple[int, ...]:
 
 
 async def churn(cluster: Cluster, *, rate: int, seconds: float) -> list[int]:
-    """Endpoint changes all over the cluster, at this rate if whoever serves them can.
+    """Change endpoints all over the cluster, at this rate if the API server is fast enough.
 
-    The services that were touched, once for each change.
+    Returns the services that were changed, once for each change.
     """
     touched: list[int] = []
     numbers, began = itertools.count(), time.monotonic()

@@ -6,7 +6,7 @@
 
 Every run gets a fresh node, client and pods. The pods' namespace answers at every address of the
 endpoint network, so any service of any size can be connected to. The namespaces hold nothing of
-the host and go with the process that made them. All calls belong into `World.inside`.
+the host and end with the process that made them. All calls belong into `World.inside`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import msgspec
 
 from kpctl.apiserver.admin import admin_of
 from kpctl.apiserver.build import NoGo, built
-from kpctl.apiserver.real import RealApi
+from kpctl.apiserver.real import RealApiServer
 from kpctl.bench.cluster import ENDPOINT_CIDR, SERVICE_CIDR, Cluster
-from kpctl.bench.events import Line
+from kpctl.bench.events import Uplink
 from kpctl.places.network import PrivateNetwork
 from kubeproxy.errors import Unsupported
 
@@ -31,12 +31,12 @@ API_PORT = 6443
 _NODE_NETWORK = "172.31.0"
 _FIRST_NODE = 10
 NODE_ADDRESS = f"{_NODE_NETWORK}.{_FIRST_NODE}"
-"""Of the Node object: the first site's; the others are told they are the same node."""
+"""Of the Node object: the first site's. The other sites use the same Node object."""
 _NODES = 200
 
 
 def require_programs() -> None:
-    """Build what must be built; a clear word where that cannot be done."""
+    """Build the programs to compare with. Raises Unsupported where that cannot be done."""
     try:
         for program in ("etcd", "kube-apiserver", "kube-proxy"):
             built(program)
@@ -53,7 +53,7 @@ class Site:
         self.pods = PrivateNetwork()
 
     def connect(self, uplink: str, address: str) -> None:
-        """Lay a cable to the API server; called from inside its namespace."""
+        """Lay a cable to the API server. Called from inside its namespace."""
         ip(f"link add {uplink} type veth peer name eth0 netns {self.node.namespace}")
         ip(f"link set {uplink} master nodes up")
         with self.node.inside():
@@ -82,10 +82,10 @@ class Site:
 
 
 class Access(msgspec.Struct, frozen=True):
-    """How a proxy on a node reaches an API server: its flags, and where the answers come in."""
+    """How a proxy on a node reaches an API server: its flags, and where events arrive."""
 
     flags: tuple[str, ...]
-    line: Line
+    uplink: Uplink
 
 
 class Served:
@@ -97,8 +97,8 @@ class Served:
 
     @contextlib.asynccontextmanager
     async def reached_from(self, site: Site) -> AsyncIterator[Access]:
-        """Every site is wired to it."""
-        yield Access((f"--kubeconfig={self._kubeconfig}",), Line("eth0", API_PORT))
+        """The kubeconfig for a node; every site has a cable to the API server."""
+        yield Access((f"--kubeconfig={self._kubeconfig}",), Uplink("eth0", API_PORT))
 
 
 class World:
@@ -107,7 +107,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._network = PrivateNetwork()
-        self._api = RealApi(folder, self._network.command, service_cidrs=SERVICE_CIDR)
+        self._api = RealApiServer(folder, self._network.command, service_cidrs=SERVICE_CIDR)
         names = f"subjectAltName=IP:127.0.0.1,IP:{API_ADDRESS}"
         self._api.pki.sign("server", "/CN=kube-apiserver", names)
         self._sites = 0
@@ -139,7 +139,7 @@ class World:
     @contextlib.contextmanager
     def site(self) -> Iterator[Site]:
         """A fresh network for one run."""
-        # Never the same name or address twice in a row: a namespace is taken down in its own time.
+        # Never the same name or address twice in a row: the kernel removes a namespace later.
         number = self._sites % _NODES
         self._sites += 1
         site = Site()

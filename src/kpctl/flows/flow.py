@@ -1,8 +1,8 @@
-"""A flow: objects, steps, and packets with their fate; read from a file written to be read.
+"""A flow: objects, steps, and packets with their fate, read from a file written for people.
 
-The same flow runs against the plan, against a mode's items and against the real kernel; this
-module only reads it and promises that whatever it returns is well-formed. A mistake is a
-`ConfigError` that names the file, the step and the sentence. `docs/flows.md` describes the format.
+The same flow runs against the plan, against a mode's items and against the real kernel. This
+module only reads it and promises that what it returns is well-formed. A mistake is a `ConfigError`
+that names the file, the step and the sentence. `docs/flows.md` describes the format.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OTHERWISE = "otherwise"
 
 
 class ServiceText(msgspec.Struct, frozen=True):
-    """A Service as a flow writes it; addresses are names until a family is chosen."""
+    """A Service as a flow writes it, with names in place of addresses."""
 
     name: str
     ports: tuple[PortText, ...]
@@ -63,7 +63,7 @@ class Packets(msgspec.Struct, frozen=True):
 
 
 class Apply(msgspec.Struct, frozen=True):
-    """From now on these Services are as given here; others stay."""
+    """Change these Services to what is given here and leave the others."""
 
     services: tuple[ServiceText, ...]
 
@@ -81,7 +81,7 @@ class RestartProxy(msgspec.Struct, frozen=True):
 
 
 class StopProxy(msgspec.Struct, frozen=True):
-    """End the proxy on every node with this signal; later changes meet no proxy."""
+    """End the proxy on every node with this signal, and do not start it again."""
 
     signal: str
 
@@ -97,34 +97,34 @@ class StartLoad(msgspec.Struct, frozen=True):
 
 
 class StopLoad(msgspec.Struct, frozen=True):
-    """End the load; not one connection may have failed, and all hosts named must have answered."""
+    """End the load and check it: no connection has failed, and all these hosts have answered."""
 
     hosts: tuple[str, ...]
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Let real time pass; only for what the kernel times out by itself."""
+    """Let real time pass. Only for what the kernel times out by itself."""
 
     seconds: float
 
 
 class HealthCheck(msgspec.Struct, frozen=True):
-    """What the health check port of a Service answers on each node: local endpoints, or nothing."""
+    """Check the health check port of a Service: the number of local endpoints on each node."""
 
     port: int
     nodes: Mapping[str, int]
 
 
 class CleanUp(msgspec.Struct, frozen=True):
-    """Stop the proxy, run it with --cleanup, and find nothing of ours left."""
+    """Stop the proxy, run it with --cleanup, and check that nothing of ours is left."""
 
 
 class ForeignRules(msgspec.Struct, frozen=True):
-    """Install rules of somebody else; they must be the same after every later step."""
+    """Install rules of another program, which must be the same after every later step."""
 
 
 class SwitchMode(msgspec.Struct, frozen=True):
-    """Start the proxy in another mode; nothing of the old one may remain. Then back."""
+    """Restart the proxy in another mode, and check that nothing of the old one remains."""
 
     other: Mapping[str, str]
 
@@ -195,7 +195,7 @@ def load_flow(path: Path) -> Flow:
 
 
 def parse_flow(name: str, text: str) -> Flow:
-    """The flow in a text; `ConfigError` says what is wrong and where."""
+    """Parse a flow. Raises a ConfigError that names what is wrong and where."""
     import yaml
 
     try:
@@ -228,7 +228,7 @@ def _flag_value(value: str | int | bool) -> str:
 
 
 class _Book:
-    """The Services as of the step being read: a later step may change some of their fields."""
+    """The Services at the step being read; a step may change some of their fields."""
 
     def __init__(self, services: dict[str, dict[str, object]]) -> None:
         self._services = services
@@ -305,10 +305,6 @@ def _endpoints(book: _Book, value: object) -> Apply:
     return Apply(tuple(book.change(name, fields) for name, fields in changes))
 
 
-def _health(_book: _Book, value: object) -> HealthCheck:
-    return msgspec.convert(value, HealthCheck)
-
-
 _VERBS: Mapping[str, Callable[[_Book, object], Step]] = {
     "packets": _packets,
     "apply": _apply,
@@ -320,7 +316,7 @@ _VERBS: Mapping[str, Callable[[_Book, object], Step]] = {
     "start load": lambda _, value: StartLoad(parse_packet(str(value))),
     "stop load": lambda _, value: StopLoad(parse_expected(str(value)).answers[0].hosts),
     "wait": lambda _, value: Wait(msgspec.convert(value, float)),
-    "health check": _health,
+    "health check": lambda _, value: msgspec.convert(value, HealthCheck),
     "clean up": lambda _book, _value: CleanUp(),
     "foreign rules": lambda _book, _value: ForeignRules(),
     "switch mode": lambda _, value: SwitchMode(msgspec.convert(value, dict[str, str])),

@@ -1,11 +1,11 @@
 """Runs a flow in the lab: the real program, the real kernel, real packets.
 
-One lab serves many flows; proxies are restarted only when a flow wants other flags. After each
-change the runner waits until every proxy says it has synced; a packet whose fate is not yet as
-expected is then given a moment more (`PATIENCE_SECONDS`), because it is the end that counts. Loads
-get no such mercy: not one of their connections may fail, at any moment.
+One lab serves many flows, and proxies are restarted only when a flow needs other flags. After each
+change the runner waits until every proxy reports that it has synced. A packet whose fate is not yet
+as expected is sent again for a while (`PATIENCE_SECONDS`), because the final state counts. Loads
+have no such tolerance: not one of their connections may fail at any time.
 
-Returns sentences about what is wrong; none means the flow holds.
+Mistakes are returned as sentences, and none means that the flow holds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from kpctl.flows.flow import (
     SwitchMode,
     Wait,
 )
-from kpctl.flows.judge import Memory, judge
 from kpctl.flows.load import TIMEOUT_SECONDS, Load
 from kpctl.flows.model import expand_networks
 from kpctl.flows.objects import (
@@ -47,6 +46,7 @@ from kpctl.flows.objects import (
     service_manifest,
     slice_manifests,
 )
+from kpctl.flows.outcomes import Stickiness, check_outcomes
 from kpctl.flows.ruleset import Ruleset
 from kpctl.flows.run import services_at
 from kpctl.flows.text import Expected, Packet
@@ -76,12 +76,12 @@ class LabRunner:
         lab.proxies.write("cluster", [*nodes, service_cidr_manifest()])
 
     async def run(self, flow: Flow, world: World) -> Sequence[str]:
-        """What is wrong with this flow, in sentences."""
+        """Run the flow. Return what is wrong, in sentences."""
         run = _Run(self._lab, flow, world, self._mode, self._load_timeout_seconds)
         try:
             return await run.all_steps()
         except BaseException:
-            # Nobody knows what the proxies have done of it: the next flow starts new ones.
+            # It is unknown what the proxies have done so far: the next flow starts new ones.
             await self._lab.proxies.stop(signal.SIGKILL)
             raise
         finally:
@@ -99,7 +99,7 @@ class _Run:
         self._flow = flow
         self._world = world
         self._mode = self._started_in = mode
-        self._memory = Memory()
+        self._stickiness = Stickiness()
         self._services: Mapping[str, ServiceText] = {s.name: s for s in flow.services}
         self._loads: list[Load] = []
         self._foreign: Mapping[str, tuple[str, ...]] = {}
@@ -152,7 +152,7 @@ class _Run:
     # --- objects and proxies ---
 
     def _listen(self) -> None:
-        """Every endpoint the flow will ever name has an echo server behind it."""
+        """Open an echo server for every endpoint that any step of the flow names."""
         moments = [self._services]
         for step in self._flow.steps:
             moments.append(services_at(moments[-1], step))
@@ -165,7 +165,7 @@ class _Run:
                         self._lab.listen(endpoint.host, port.protocol, number)
 
     async def _write(self) -> None:
-        """Hand the Services of the moment to the proxies, and wait until they have them."""
+        """Write the current Services for the proxies, and wait until they have synced them."""
         began = time.time()
         manifests = [service_manifest(s, self._world) for s in self._services.values()]
         for service in self._services.values():
@@ -212,14 +212,14 @@ class _Run:
             self._wrong += [f"{label}: {sentence}" for sentence in sentences]
 
     async def _send_one(self, check: Check, family: Family) -> Sequence[str]:
-        """Probe until the outcome is as expected, or patience ends."""
+        """Probe until the outcome is as expected, or the time is up. Return what is wrong."""
         expected = check.expected(self._mode)
         deadline = time.monotonic() + PATIENCE_SECONDS
         key = f"{family.value} {check.packet.text}"
         while True:
             outcomes = await self._probe_all(check.packet, expected, family)
-            wrong = judge(outcomes, expected, self._seen_addresses(expected, family))
-            wrong += self._memory.judge(key, outcomes, expected)
+            wrong = check_outcomes(outcomes, expected, self._seen_addresses(expected, family))
+            wrong += self._stickiness.check(key, outcomes, expected)
             # Trying an even spread again and again would find an even one by chance.
             if not wrong or expected.is_even or time.monotonic() > deadline:
                 return wrong

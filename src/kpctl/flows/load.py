@@ -1,4 +1,4 @@
-"""Steady load: new connections all the time, and one that stays open, with a record of failures."""
+"""Steady load: new connections all the time and one that stays open, with a list of failures."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kpctl.lab.probe import Connection, Fate, Outcome, Prober, Target
 _PAUSE_SECONDS = 0.01
 _ENOUGH = 30
 TIMEOUT_SECONDS = 2.0
-"""Twice what a lost first packet costs; whoever is answered later counts as dropped."""
+"""Twice what a lost first packet costs. An answer that comes later counts as dropped."""
 
 
 class Load:
-    """Runs until stopped; `failures` and `hosts` say what happened."""
+    """A load that runs until stopped. `failures` and `hosts` hold what happened."""
 
     def __init__(
         self, prober: Prober, target: Target, *, timeout_seconds: float = TIMEOUT_SECONDS
@@ -30,7 +30,7 @@ class Load:
         self.failures: list[str] = []
 
     async def start(self) -> None:
-        """Returns once the connection that stays open is open."""
+        """Open the connection that stays open, and start to make others."""
         opened = await self._prober.connect(self._target, timeout_seconds=self._timeout_seconds)
         if isinstance(opened, Outcome):
             self.failures.append(f"the lasting connection was {opened.fate.value}")
@@ -41,7 +41,7 @@ class Load:
         ]
 
     async def go_on(self) -> None:
-        """Let enough connections meet the present state that each endpoint gets some."""
+        """Wait for so many new connections that each endpoint gets some."""
         wanted = self.made + _ENOUGH
         while self.made < wanted and self._tasks and not self.failures:
             await asyncio.sleep(_PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""What every node of a flow's cluster knows and decides: facts and plans, without any kernel.
+"""The facts and plans of every node of a flow's cluster, without any kernel.
 
 Pure: objects go through the same decoding and planning as in the daemon. Tracers build on it, one
 over the plans themselves and one per mode over rendered items.
@@ -15,7 +15,7 @@ from kpctl.flows.objects import World, service_cidr_manifest, service_manifest, 
 from kpctl.lab.topology import POD_CIDR, Node
 from kubeproxy.api import objects
 from kubeproxy.api.decode import decode_service, decode_service_cidrs, decode_slice
-from kubeproxy.facts.address import parse_cidr
+from kubeproxy.facts.address import canonical_cidrs, family_of
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts, node_port_cidrs_of
 from kubeproxy.facts.store import Store
@@ -23,7 +23,7 @@ from kubeproxy.plan.service import plan_service
 from kubeproxy.plan.types import ServicePlan
 
 _PRIMARY_BY_DEFAULT = frozenset({"nftables"})
-"""Modes that serve node ports on the node's primary addresses unless told otherwise."""
+"""Modes that by default serve node ports on the node's primary addresses only."""
 
 
 def node_plans(
@@ -52,10 +52,11 @@ def node_plans(
 def node_facts(
     node: Node, world: World, family: Family, *, mode: str, flags: Mapping[str, str]
 ) -> NodeFacts:
-    """What the proxy on this node knows about it, started with these flags."""
+    """The node's facts in a proxy that was started with these flags."""
     cidrs = decode_service_cidrs(
         msgspec.convert(service_cidr_manifest(), objects.ServiceCIDR)
     ).cidrs
+    addresses = (node.addresses.of(family), node.gateway.of(family), family.loopback)
     return NodeFacts(
         name=node.name,
         family=family,
@@ -63,16 +64,11 @@ def node_facts(
         zone=node.zone,
         detector=_detector(node, family, flags),
         node_port_cidrs=_node_port_cidrs(node, world, family, mode=mode, flags=flags),
-        addresses=_addresses(node, family),
-        service_cidrs=tuple(cidr for cidr in cidrs if (":" in cidr) == (family is Family.IPV6)),
+        addresses=tuple(sorted(addresses)),
+        service_cidrs=tuple(cidr for cidr in cidrs if family_of(cidr) is family),
         masquerade_all=flags.get("masquerade-all") == "true",
         allows_external_ips="AllowServiceExternalIPs=false" not in flags.get("feature-gates", ""),
     )
-
-
-def _addresses(node: Node, family: Family) -> tuple[str, ...]:
-    loopback = "127.0.0.1" if family is Family.IPV4 else "::1"
-    return tuple(sorted((node.addresses.of(family), node.gateway.of(family), loopback)))
 
 
 def _detector(node: Node, family: Family, flags: Mapping[str, str]) -> LocalDetector:
@@ -96,8 +92,7 @@ def _node_port_cidrs(
     texts = expand_networks(flags.get("nodeport-addresses", default), world).split(",")
     if texts == ["primary"]:
         texts = [f"{node.addresses.of(f)}/{f.bits}" for f in Family]
-    parsed = [parse_cidr(text) for text in texts if text]
-    return node_port_cidrs_of(family, tuple(found[1] for found in parsed if found))
+    return node_port_cidrs_of(family, canonical_cidrs(texts))
 
 
 def expand_networks(value: str, world: World) -> str:

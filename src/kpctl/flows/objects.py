@@ -2,8 +2,8 @@
 
 Pure. A name of a host stands for that host's address, `vip-3` for the third virtual address, a
 Service for its cluster IP, `node-a-bridge` for a node's address towards its pods. Every flow of a
-corpus gets cluster IPs of its own (`block`), so that what the kernel remembers of one flow cannot
-meet the next.
+corpus gets cluster IPs of its own (`block`), so that connections tracked for one flow do not affect
+the next.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from kubeproxy.facts.ids import Family, Protocol
 
 LOCALHOST = "localhost"
 NOWHERE = "unallocated"
-_LOOPBACK = {Family.IPV4: "127.0.0.1", Family.IPV6: "::1"}
 _NETWORKS = {"nodes": NODE_CIDR, "pods": POD_CIDR}
 _BRIDGE_SUFFIX = "-bridge"
 ANY_PORT = "any"
@@ -48,7 +47,7 @@ class Destination(msgspec.Struct, frozen=True):
 
 
 class World:
-    """Names of one flow and their addresses. Immutable but for the order Services are met in."""
+    """Names of one flow and their addresses. Services get their numbers in the order of use."""
 
     def __init__(
         self, topology: Topology, *, block: int, families: Sequence[Family], namespace: str = ""
@@ -68,7 +67,7 @@ class World:
         if name.startswith("vip-") and name[4:].isdigit():
             return nth_address(VIRTUAL_CIDR, int(name[4:])).of(family)
         if name == LOCALHOST:
-            return _LOOPBACK[family]
+            return family.loopback
         if name == NOWHERE:
             return nth_address(SERVICE_CIDR, self._block * _BLOCK + 5).of(family)
         if name.endswith(_BRIDGE_SUFFIX):
@@ -84,7 +83,7 @@ class World:
     def destinations(
         self, packet: Packet, services: Mapping[str, ServiceText], family: Family
     ) -> tuple[Destination, ...]:
-        """Where this packet goes, given the Services of the moment: several for port `any`."""
+        """Where this packet goes, given the current Services. Several places for port `any`."""
         service = services.get(packet.place)
         if service is None:
             protocol = packet.protocol or Protocol.TCP
@@ -161,7 +160,7 @@ def _ingress(service: ServiceText, world: World) -> Iterator[Manifest]:
 
 
 def slice_manifests(service: ServiceText, world: World) -> Iterator[Manifest]:
-    """EndpointSlices: per family, and one more for each set of target ports that differs."""
+    """The EndpointSlices: one for each family and each set of target ports."""
     groups: dict[tuple[tuple[str, int], ...], list[EndpointText]] = {}
     for endpoint in service.endpoints:
         groups.setdefault(endpoint.targets, []).append(endpoint)
@@ -233,8 +232,8 @@ def service_cidr_manifest() -> Manifest:
 def generation_manifest(number: int) -> Manifest:
     """A Service that differs with every number, in both families.
 
-    Written along with every change, so that the change is a change for every proxy and family, and
-    a proxy that has synced afterwards has it.
+    It is written with every change, so that every proxy has something to sync in every family, and
+    one that has synced afterwards has the change.
     """
     cluster_ips = [nth_address(SERVICE_CIDR, 2).of(family) for family in Family]
     return {

@@ -1,7 +1,7 @@
-"""What is installed on a node of the lab, by us and by others, as the usual tools show it.
+"""The rules on a node of the lab, ours and foreign, as the usual tools show them.
 
 Foreign rules are put into the very tables and base chains the modes use, and must never change.
-`leftovers` is what of ours a tool still shows.
+`leftovers` are lines of ours that a tool still shows.
 """
 
 from __future__ import annotations

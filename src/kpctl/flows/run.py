@@ -1,8 +1,8 @@
 """Runs a flow against tracers: no kernel, no sockets, no time.
 
-Walks the steps, keeps the Services as they are at each moment, and asks the tracer of the node
-that meets each packet. What only time and sockets can show (restarts, loads, stickiness) is the
-kernel runner's. Returns sentences about what is wrong; none means the flow holds.
+Walks the steps, keeps the Services as they are at each step, and queries the tracer of the node
+that each packet meets. What only time and sockets can show (restarts, loads, stickiness) is left to
+`lab_run`. Mistakes are returned as sentences, and none means that the flow holds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from kpctl.flows.trace import Arrival, Ruling, Traced, Tracer
 from kpctl.lab.probe import Fate
 from kpctl.lab.topology import Client, Node, Pod, Topology
 from kpctl.lab.wiring import BRIDGE, UPLINK
+from kubeproxy.facts.address import family_of, is_loopback
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.plan.types import ServicePlan
@@ -41,7 +42,7 @@ def services_at(held: Mapping[str, ServiceText], step: Step) -> Mapping[str, Ser
 
 
 def run_traced(flow: Flow, world: World, make_tracer: MakeTracer, *, mode: str) -> Sequence[str]:
-    """What is wrong with this flow, in sentences."""
+    """Run the flow. Return what is wrong, in sentences."""
     wrong: list[str] = []
     services: Mapping[str, ServiceText] = {service.name: service for service in flow.services}
     for number, step in enumerate(flow.steps, 1):
@@ -53,7 +54,7 @@ def run_traced(flow: Flow, world: World, make_tracer: MakeTracer, *, mode: str) 
 
 
 class _Moment:
-    """The cluster between two steps: tracers are made when a node is first met."""
+    """The cluster between two steps. Tracers are made when a packet first meets a node."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class _Moment:
             for address, port in traced.endpoints
         }
         if set(owners) != expected.hosts:
-            found = ", ".join(sorted(str(owner) for owner in owners)) or "nobody"
+            found = ", ".join(sorted(str(owner) for owner in owners)) or "no host"
             yield f"expected answers from {', '.join(sorted(expected.hosts))}, not {found}"
         for host, endpoint in sorted(owners.items(), key=lambda pair: str(pair[0])):
             seen = node.name if endpoint in traced.masqueraded else packet.source
@@ -129,14 +130,14 @@ def meeting_node(topology: Topology, packet: Packet, destination: Destination) -
 def arrival_of(world: World, packet: Packet, destination: Destination) -> Arrival:
     """The packet as that node meets it."""
     topology = world.topology
-    family = Family.IPV6 if ":" in destination.address else Family.IPV4
+    family = family_of(destination.address)
     sender = topology.host(packet.source)
     node = meeting_node(topology, packet, destination)
-    is_loopback = packet.place == LOCALHOST
+    is_from_itself = packet.place == LOCALHOST
     return Arrival(
         family=family,
         protocol=destination.protocol,
-        source=destination.address if is_loopback else sender.addresses.of(family),
+        source=destination.address if is_from_itself else sender.addresses.of(family),
         destination=destination.address,
         port=destination.port,
         interface=_interface(sender, node),
@@ -150,7 +151,7 @@ def _interface(sender: Node | Pod | Client, node: Node) -> str:
 
 
 def fate_of(traced: Traced, destination: Destination, world: World) -> Fate:
-    """What the sender notices of a ruling."""
+    """The fate of a packet under this ruling."""
     if traced.ruling is Ruling.FORWARD:
         return Fate.ANSWERED
     if traced.ruling is Ruling.UNTOUCHED:
@@ -159,8 +160,7 @@ def fate_of(traced: Traced, destination: Destination, world: World) -> Fate:
 
 
 def _natural_fate(destination: Destination, world: World) -> Fate:
-    """What a packet meets that no rule touches: a closed port here, or no route there."""
-    is_here = destination.address in ("127.0.0.1", "::1")
-    if not is_here and world.topology.owner(destination.address) is None:
+    """The fate of a packet that no rule touches: a closed port, or no route to its address."""
+    if not is_loopback(destination.address) and world.topology.owner(destination.address) is None:
         return Fate.UNREACHABLE
     return Fate.REFUSED if destination.protocol is Protocol.TCP else Fate.REJECTED

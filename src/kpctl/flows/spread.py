@@ -1,6 +1,6 @@
-"""Is a random choice even? A chi-square test with a stated rate of false alarms.
+"""A chi-square test of whether a random choice is even, with a stated rate of false alarms.
 
-Pure. `FALSE_ALARM` is the chance that a truly even choice is called uneven, once per call.
+Pure. `FALSE_ALARM` is the chance that one call reports a truly even choice as uneven.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
 
 
 def unevenness(counts: Mapping[str, int], names: Collection[str]) -> str:
-    """Why these counts cannot come from an even choice among the names; empty if they can."""
+    """Why these counts cannot come from an even choice among the names. Empty if they can."""
     total = sum(counts.values())
     expected = total / len(names)
     statistic = sum((counts.get(name, 0) - expected) ** 2 / expected for name in names)

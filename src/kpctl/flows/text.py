@@ -1,7 +1,7 @@
 """The small sentences of a flow file: packets, fates, ports and endpoints.
 
-Each is parsed here into a frozen value, with an error that quotes the sentence and says what was
-expected. `flow` reads the file around them.
+Each is parsed into a frozen value. An error quotes the sentence and names what was expected. `flow`
+reads the file around them.
 
     packet     client-a -> web:http          FROM[@SOURCE-PORT] -> PLACE:PORT[/PROTOCOL]
     fate       dropped
@@ -39,7 +39,7 @@ _MANY = 12
 
 
 class Packet(msgspec.Struct, frozen=True):
-    """Who sends where. `port` is a port's name or its number as text."""
+    """A packet's source and destination. `port` is a port's name or its number as text."""
 
     text: str
     source: str
@@ -49,7 +49,7 @@ class Packet(msgspec.Struct, frozen=True):
     source_port: int = 0
 
 
-class Answers(msgspec.Struct, frozen=True):
+class Responders(msgspec.Struct, frozen=True):
     """Hosts that may answer, and the host whose address they must see (empty: any)."""
 
     hosts: tuple[str, ...]
@@ -60,12 +60,13 @@ class Expected(msgspec.Struct, frozen=True):
     """What must become of a packet.
 
     `is_even`: the answers spread evenly over the hosts. `is_sticky`: all probes meet one host,
-    which is remembered; `is_as_before`: the host remembered for the same packet. `still`: the
-    kernel remembers this one of the hosts; `not_only`: it does not any more.
+    which is remembered. `is_as_before`: they meet the host remembered for the same packet.
+    `still`: they meet this host, because the kernel still tracks an earlier flow. `not_only`: they
+    meet others than this host too, because it does not any more.
     """
 
     fate: Fate
-    answers: tuple[Answers, ...] = ()
+    answers: tuple[Responders, ...] = ()
     times: int = 1
     is_even: bool = False
     is_sticky: bool = False
@@ -105,7 +106,7 @@ class EndpointText(msgspec.Struct, frozen=True):
 
 
 def parse_packet(text: str) -> Packet:
-    """`client-a -> web:http`; a note in parentheses makes a repeated packet a key of its own."""
+    """Parse `client-a -> web:http`. A note in parentheses makes a repeated packet unique."""
     found = _match(
         _PACKET, text, "a packet is FROM -> PLACE:PORT, for example client-a -> web:http"
     )
@@ -121,7 +122,7 @@ def parse_packet(text: str) -> Packet:
 
 
 def parse_expected(text: str) -> Expected:
-    """`rejected`, or who answers and what they see, with modifiers after commas."""
+    """Parse `rejected`, or the hosts that answer and what they see, with modifiers after commas."""
     body, *words = (part.strip() for part in text.split(","))
     modifiers = _Modifiers(words, text)
     is_plain = body in _PLAIN_FATES
@@ -137,14 +138,14 @@ def parse_expected(text: str) -> Expected:
     )
 
 
-def _answers(part: str, text: str) -> Answers:
+def _answers(part: str, text: str) -> Responders:
     fates = ", ".join(_PLAIN_FATES)
     found = _match(_SEES, part.strip(), f"{text!r} is neither one of {fates} nor A or B sees C")
-    return Answers(tuple(found["hosts"].split(" or ")), found["seen"] or "")
+    return Responders(tuple(found["hosts"].split(" or ")), found["seen"] or "")
 
 
 class _Modifiers:
-    """What follows the commas; more than one probe is implied where one would prove nothing."""
+    """What follows the commas. Implies several probes where one would prove nothing."""
 
     def __init__(self, words: list[str], text: str) -> None:
         self.times = _MANY if {"sticky", "as before"} & set(words) else 1
@@ -165,7 +166,7 @@ class _Modifiers:
 
 
 def parse_port(name: str, text: str) -> PortText:
-    """`80 -> 8080`, `53/UDP -> 5353, node port 30053`; the name `-` stands for none."""
+    """Parse `80 -> 8080` or `53/UDP -> 5353, node port 30053`. The name `-` stands for none."""
     expected = "a port is PORT[/PROTOCOL] -> TARGET[, node port NUMBER]"
     found = _match(_PORT, str(text), expected)
     return PortText(
@@ -178,7 +179,7 @@ def parse_port(name: str, text: str) -> PortText:
 
 
 def parse_endpoint(text: str) -> EndpointText:
-    """`web-a1`, `web-a1 (not ready)`, `web-a1 (terminating, zone zone-a, http 9090)`."""
+    """Parse `web-a1`, `web-a1 (not ready)` or `web-a1 (terminating, zone zone-a, http 9090)`."""
     found = _match(_ENDPOINT, text, "an endpoint is HOST or HOST (TRAIT, TRAIT)")
     traits = [trait.strip() for trait in (found["traits"] or "").split(",") if trait.strip()]
     plain = {trait for trait in traits if trait in _CONDITIONS}

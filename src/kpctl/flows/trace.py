@@ -1,8 +1,8 @@
 """What happens to a packet, decided over plans alone. Pure.
 
-A tracer is asked about one new connection as one node meets it (`Arrival`) and says what the
-node's rules do (`Traced`). This one reads plans; modes offer others over their rendered items. The
-few things a mode decides without a plan (which ports of a cluster IP nobody serves, where node
+A tracer is given one new connection as one node meets it (`Arrival`) and returns what the node's
+rules do (`Traced`). This one reads plans; modes have others over their rendered items. The few
+things a mode decides without a plan (what happens to unserved ports of a cluster IP, where node
 ports are served) are the table `TRAITS`.
 """
 
@@ -31,7 +31,7 @@ class End(Enum):
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """A new connection as a node meets it; no `interface` means that the node itself sends it."""
+    """A new connection as a node meets it. No `interface` means that the node itself sends it."""
 
     family: Family
     protocol: Protocol
@@ -46,7 +46,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class Ruling(StrEnum):
-    """What the node's rules say."""
+    """What the node's rules do."""
 
     FORWARD = "forward"
     REJECT = "reject"
@@ -55,7 +55,7 @@ class Ruling(StrEnum):
 
 
 class Traced(msgspec.Struct, frozen=True):
-    """A ruling, and for FORWARD where to; of these, which see the node instead of the client."""
+    """A ruling, and for FORWARD the endpoints and those that see the node as source."""
 
     ruling: Ruling
     endpoints: frozenset[tuple[str, int]] = frozenset()
@@ -63,7 +63,7 @@ class Traced(msgspec.Struct, frozen=True):
 
 
 class Tracer(Seam):
-    """Answers for one node and one family."""
+    """Traces packets for one node and one family."""
 
     def trace(self, arrival: Arrival) -> Traced: ...
 
@@ -76,7 +76,7 @@ class Traits(msgspec.Struct, frozen=True):
     drops_unallocated: bool = False
     filters_sources_first: bool = False
     refuses_on_all_addresses: bool = False
-    """A node port nobody serves is refused on every address of the node, not only where node
+    """A node port without endpoints is refused on every address of the node, not only where node
     ports are served."""
 
 

@@ -5,7 +5,7 @@
         await lab.proxies.start("nftables", {})
         outcome = await lab.prober.probe(target)
 
-Leaving the block removes everything; so does the end of the process, whatever its cause.
+Leaving the block removes everything, and so does the end of the process, whatever its cause.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Lab:
             self.echo.listen(Listening(host, address, family, protocol, port))
 
     def hang_up(self, host: str, protocol: Protocol, port: int) -> None:
-        """Close an echo port again: the endpoint fails."""
+        """Close an echo port again, so that the endpoint fails."""
         for family in Family:
             address = self.topology.host(host).addresses.of(family)
             self.echo.stop(Listening(host, address, family, protocol, port))

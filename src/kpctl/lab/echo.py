@@ -1,8 +1,8 @@
-"""Echo servers of the lab: they answer with who they are and whom they saw.
+"""Echo servers of the lab: they answer with their own name and the source address they saw.
 
-One `EchoServers` serves every pod of a lab from one event loop; sockets are made inside the pods.
+One `EchoServers` serves every pod of a lab from one event loop, with sockets made inside the pods.
 TCP answers each line, UDP each datagram, SCTP each INIT (in the cookie of its INIT ACK). The
-answer is `Answer` as JSON, the same for all three.
+answer is an `EchoReply` as JSON, the same for all three.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _SCTP_TAG = 0x6B706C62
 _BACKLOG = 512
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """Who answered, and which source it saw."""
+class EchoReply(msgspec.Struct, frozen=True):
+    """The host that answered, and the source it saw."""
 
     host: str
     source: str
@@ -40,10 +40,10 @@ class Listening(msgspec.Struct, frozen=True):
 
 
 class EchoServers:
-    """Every echo port of a lab. `listen` is idempotent; `stop` makes an endpoint fail.
+    """Every echo port of a lab. `listen` is idempotent, and `stop` makes an endpoint fail.
 
-    Sockets are served by plain reader callbacks: an echo is too small for streams, and closing
-    is then immediate and complete.
+    Sockets are served by plain reader callbacks rather than streams, because closing is then
+    immediate and complete.
     """
 
     def __init__(self, hosts: Hosts) -> None:
@@ -65,7 +65,7 @@ class EchoServers:
             self._open[wanted] = opener[wanted.protocol](wanted)
 
     def stop(self, listening: Listening) -> None:
-        """Close a port; open TCP connections to it are reset."""
+        """Close a port and reset the open TCP connections to it."""
         if port := self._open.pop(listening, None):
             port.close()
 
@@ -73,7 +73,7 @@ class EchoServers:
         for listening in tuple(self._open):
             self.stop(listening)
         for sock in self._sctp.values():
-            _forget(sock)
+            _close(sock)
         self._sctp = {}
 
     def _bound(self, wanted: Listening) -> socket.socket:
@@ -99,7 +99,10 @@ class EchoServers:
         return port
 
     def _open_sctp(self, wanted: Listening) -> _Port:
-        """One raw socket serves all SCTP ports of a host; each packet looks up who listens."""
+        """Open the raw socket that serves all SCTP ports of a host, unless it is open.
+
+        A raw socket receives every SCTP packet, so each packet is compared with the open ports.
+        """
         key = (wanted.host, wanted.family)
         if key not in self._sctp:
             sock = self._sctp[key] = sctp_socket(self._hosts, wanted.host, wanted.family)
@@ -135,7 +138,7 @@ class _Port:
                 connection, peer = self.sock.accept()
                 connection.setblocking(False)
                 self._connections.add(connection)
-                answer = encode_answer(self.host, peer[:2]) + b"\n"
+                answer = encode_reply(self.host, peer[:2]) + b"\n"
                 loop = asyncio.get_running_loop()
                 loop.add_reader(connection, self._answer_lines, connection, answer)
 
@@ -148,23 +151,24 @@ class _Port:
         except BlockingIOError:
             return
         except OSError:
-            pass  # The client has gone, as clients do.
+            pass  # The client has reset the connection.
         self._connections.discard(connection)
-        _forget(connection)
+        _close(connection)
 
     def answer_datagram(self) -> None:
-        # An ICMP error to an earlier answer is reported here; there is nobody left to tell.
+        # The kernel reports an ICMP error about an earlier answer on the next call. Its client
+        # has gone, so there is nothing to do about it.
         with contextlib.suppress(OSError):
             _, peer = self.sock.recvfrom(2048)
-            self.sock.sendto(encode_answer(self.host, peer[:2]), peer)
+            self.sock.sendto(encode_reply(self.host, peer[:2]), peer)
 
     def close(self) -> None:
         for sock in (*self._connections, *filter(None, [self._listener])):
-            _forget(sock)
+            _close(sock)
         self._connections.clear()
 
 
-def _forget(sock: socket.socket) -> None:
+def _close(sock: socket.socket) -> None:
     asyncio.get_running_loop().remove_reader(sock)
     sock.close()
 
@@ -176,9 +180,9 @@ def _init_ack(packet: SctpPacket, host: str, source: str) -> SctpPacket:
         tag=packet.initiate_tag,
         chunk=INIT_ACK,
         initiate_tag=_SCTP_TAG,
-        cookie=encode_answer(host, (source, packet.source_port)),
+        cookie=encode_reply(host, (source, packet.source_port)),
     )
 
 
-def encode_answer(host: str, peer: tuple[str, int]) -> bytes:
-    return msgspec.json.encode(Answer(host, peer[0], peer[1]))
+def encode_reply(host: str, peer: tuple[str, int]) -> bytes:
+    return msgspec.json.encode(EchoReply(host, peer[0], peer[1]))

@@ -1,8 +1,8 @@
 """Network namespaces of one lab: made, wired, entered for a moment, and always removed.
 
 Promises: every namespace's name starts with a prefix that belongs to one living process; nothing
-is made in the namespace of the caller; whatever happens to the caller, the namespaces go. Three
-things see to that: `close`, the reaper (a child that acts when the caller is gone) and
+is made in the namespace of the caller; the namespaces are removed even if the caller is killed.
+Three things ensure that: `close`, the reaper (a child that acts when the caller is gone) and
 `sweep_stale` (at the next start, should reaper and caller have been killed together).
 
 A socket belongs to the namespace it was made in. So instead of one process per namespace, `inside`
@@ -12,26 +12,26 @@ takes the calling thread into a namespace for as long as it takes to make a sock
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import IO
 
 from kpctl.lab import wiring
 from kpctl.lab.reaper import NAMED, lab_namespaces, remove_namespaces
 from kpctl.lab.topology import ROUTER, Topology
+from kpctl.places.netns import enter_namespace
 from kubeproxy.errors import KernelError, Unsupported
 from kubeproxy.facts.ids import Family
 
 PREFIX = "kplab-"
 _LOCKS = Path("/run/lock")
 _SYSCTLS = Path("/proc/sys")
-_CLONE_NEWNET = 0x40000000
-_libc = ctypes.CDLL(None, use_errno=True)
+_serial = count()
 
 
 class Namespaces:
@@ -70,7 +70,7 @@ class Namespaces:
             _enter(self._home)
 
     def ip(self, host: str, lines: Sequence[str], *options: str) -> None:
-        """Run `ip` commands on a host, all in one process; the first failure stops."""
+        """Run `ip` commands on a host in one process, up to the first failure."""
         _ip_batch(["-n", self.name(host), *options], lines)
 
     def close(self) -> None:
@@ -103,24 +103,14 @@ class Namespaces:
             self.ip(ROUTER, wiring.ingress_commands(topology, family), option)
 
 
-def _count() -> Iterator[int]:
-    number = 0
-    while True:
-        yield number
-        number += 1
-
-
-_serial = _count()
-
-
 def require_root() -> None:
-    """A clear word to those who cannot make namespaces."""
+    """Raise Unsupported unless this process may make namespaces."""
     if os.geteuid() != 0:
         raise Unsupported("the lab makes network namespaces and needs root: try again with sudo")
 
 
 def sweep_stale() -> list[str]:
-    """Remove labs whose owner and reaper are both gone; returns their prefixes."""
+    """Remove labs whose owner and reaper are both gone. Return their prefixes."""
     swept = []
     for prefix in sorted({_prefix_of(name) for name in lab_namespaces(PREFIX)} - {""}):
         lock = _try_lock(prefix)
@@ -132,7 +122,7 @@ def sweep_stale() -> list[str]:
 
 
 def _prefix_of(namespace: str) -> str:
-    """`kplab-PID-SERIAL-` of a namespace's name, or nothing if it is not a lab's."""
+    """`kplab-PID-SERIAL-` of a namespace's name, or empty if it is not a lab's."""
     parts = namespace.split("-", 3)
     return "-".join(parts[:3]) + "-" if len(parts) == 4 else ""
 
@@ -142,7 +132,7 @@ def _lock_path(prefix: str) -> Path:
 
 
 def _try_lock(prefix: str) -> int | None:
-    """The lab's lock, or None while its owner or its reaper lives."""
+    """Take the lab's lock. Return None while its owner or its reaper lives."""
     _LOCKS.mkdir(parents=True, exist_ok=True)
     handle = os.open(_lock_path(prefix), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -166,7 +156,7 @@ def _drop_lock(prefix: str, lock: int) -> None:
 
 
 def _start_reaper(prefix: str, lock: int) -> subprocess.Popen[str]:
-    """The reaper, listening. It says so before anything exists that it would have to remove."""
+    """Start the reaper and wait until it is ready, before anything exists for it to remove."""
     reaper = subprocess.Popen(
         [sys.executable, "-m", "kpctl.lab.reaper", prefix],
         stdin=subprocess.PIPE,
@@ -186,9 +176,13 @@ def _stream(stream: IO[str] | None) -> IO[str]:
 
 
 def _enter(handle: int) -> None:
-    if _libc.setns(handle, _CLONE_NEWNET) != 0:
-        number = ctypes.get_errno()
-        raise KernelError(f"cannot enter a namespace: {os.strerror(number)}", errno=number)
+    try:
+        enter_namespace(handle)
+    except OSError as error:
+        number = error.errno or 0
+        raise KernelError(
+            f"cannot enter a namespace: {os.strerror(number)}", errno=number
+        ) from error
 
 
 def _ip_batch(options: Sequence[str], lines: Sequence[str]) -> None:
@@ -203,7 +197,7 @@ def _ip_batch(options: Sequence[str], lines: Sequence[str]) -> None:
 
 
 def _write_sysctls(values: Mapping[str, str]) -> None:
-    """Settings of the namespace this thread is in; /proc/sys/net shows whoever looks his own."""
+    """Write settings of the namespace this thread is in, which is the one /proc/sys/net shows."""
     for path, value in values.items():
         (_SYSCTLS / path).write_text(value)
 

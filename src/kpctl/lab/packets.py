@@ -1,8 +1,8 @@
 """Wire formats the lab needs and the standard library lacks: SCTP's handshake, ICMP errors.
 
-Pure functions over bytes. SCTP is spoken here rather than by the kernel because many kernels are
-built without it while their connection tracking and NAT know it well; an INIT answered by an INIT
-ACK is all that is needed to see where a packet went.
+Pure functions over bytes. SCTP is implemented here rather than by the kernel because many kernels
+are built without it, while their connection tracking and NAT support it. An INIT answered by an
+INIT ACK is enough to see where a packet went.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SctpPacket(msgspec.Struct, frozen=True):
 
 
 class IcmpError(msgspec.Struct, frozen=True):
-    """An ICMP error, and the packet of ours it speaks of."""
+    """An ICMP error, and the packet of ours that it quotes."""
 
     is_port_unreachable: bool
     protocol: Protocol
@@ -110,7 +110,7 @@ def crc32c(data: bytes) -> int:
 
 
 def strip_ipv4_header(data: bytes) -> bytes:
-    """What follows the IPv4 header; IPv6 raw sockets give no header."""
+    """What follows the IPv4 header. (IPv6 raw sockets deliver no header.)"""
     return data[(data[0] & 0x0F) * 4 :]
 
 

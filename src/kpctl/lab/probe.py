@@ -1,14 +1,14 @@
 """Probes: one packet (or connection) from a host of the lab, and what became of it.
 
-    answered      an echo server answered; the outcome says which and what it saw
+    answered      an echo server answered; the outcome holds its reply
     refused       a TCP reset or an SCTP abort
     rejected      ICMP port unreachable
     unreachable   another ICMP error, or no route
     dropped       nothing came back in time
     broken        a connection that was open broke
 
-A kernel reports a reset and an ICMP error on a TCP socket with the same error number, so a raw
-ICMP socket per host listens along; the kernel hands ICMP to it before it fails the connection.
+The kernel reports a reset and an ICMP error on a TCP socket with the same error number. A raw ICMP
+socket per host tells them apart: the kernel delivers ICMP to it before it fails the connection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from itertools import count
 
 import msgspec
 
-from kpctl.lab.echo import Answer
+from kpctl.lab.echo import EchoReply
 from kpctl.lab.packets import (
     INIT,
     INIT_ACK,
@@ -70,12 +70,12 @@ class Outcome(msgspec.Struct, frozen=True):
     """What became of one probe."""
 
     fate: Fate
-    answer: Answer | None = None
+    answer: EchoReply | None = None
     source_port: int = 0
 
 
 class Prober:
-    """Sends probes from any host of a lab; many may be under way at once."""
+    """Sends probes from any host of a lab, any number at once."""
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
@@ -142,7 +142,7 @@ class Prober:
             async with asyncio.timeout(timeout_seconds):
                 await loop.sock_sendall(sock, _ASK)
                 data = await loop.sock_recv(sock, 2048)
-            return Outcome(Fate.ANSWERED, msgspec.json.decode(data, type=Answer), port)
+            return Outcome(Fate.ANSWERED, msgspec.json.decode(data, type=EchoReply), port)
         except TimeoutError:
             return Outcome(watch.find(Protocol.UDP, port) or Fate.DROPPED, source_port=port)
         except OSError as error:
@@ -168,11 +168,15 @@ class Prober:
     async def _sctp_reply(
         self, sock: socket.socket, init: SctpPacket, target: Target, watch: _IcmpWatch
     ) -> Outcome:
-        """The reply to our INIT; a raw socket gets everybody's packets, and no ICMP error."""
+        """Send our INIT until there is a reply to it.
+
+        A raw socket receives all SCTP packets of the host, and no ICMP errors.
+        """
         loop = asyncio.get_running_loop()
         for attempt in count():
             if attempt % _SCTP_REPEAT == 0:
-                # As every SCTP does, an INIT is sent again; a raw socket has no ports of its own.
+                # An INIT is repeated, as RFC 9260 demands. The port of the address is 0 because a
+                # raw socket has none: ours is in the packet.
                 sock.sendto(format_sctp(init), (target.address, 0))
             try:
                 data = await asyncio.wait_for(loop.sock_recv(sock, 2048), _SCTP_LISTEN_SECONDS)
@@ -187,13 +191,13 @@ class Prober:
 
 
 def _sctp_outcome(data: bytes, init: SctpPacket, family: Family) -> Outcome | None:
-    """What a packet says about our INIT, or None if it is not about it."""
+    """The outcome of our INIT if this packet is the reply to it, else None."""
     packet = parse_sctp(strip_ipv4_header(data) if family is Family.IPV4 else data)
     if packet is None or packet.tag != init.initiate_tag:
         return None
     if packet.chunk != INIT_ACK:
         return Outcome(Fate.REFUSED, source_port=init.source_port)
-    answer = msgspec.json.decode(packet.cookie, type=Answer)
+    answer = msgspec.json.decode(packet.cookie, type=EchoReply)
     return Outcome(Fate.ANSWERED, answer, init.source_port)
 
 
@@ -205,7 +209,7 @@ class Connection:
         self._port: int = sock.getsockname()[1]
 
     async def ask(self, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Outcome:
-        """One question over the open connection."""
+        """Send one request over the open connection and read the reply."""
         loop = asyncio.get_running_loop()
         data = b""
         try:
@@ -219,14 +223,14 @@ class Connection:
         except OSError:
             # TimeoutError is an OSError too: an open connection that falls silent is broken.
             return Outcome(Fate.BROKEN, source_port=self._port)
-        return Outcome(Fate.ANSWERED, msgspec.json.decode(data, type=Answer), self._port)
+        return Outcome(Fate.ANSWERED, msgspec.json.decode(data, type=EchoReply), self._port)
 
     def close(self) -> None:
         self._sock.close()
 
 
 class _IcmpWatch:
-    """ICMP errors a host received, by the port of ours they speak of; read when somebody asks."""
+    """ICMP errors a host received, by our port that they quote. Read from the socket on demand."""
 
     def __init__(self, sock: socket.socket, family: Family) -> None:
         self._sock = sock
@@ -264,6 +268,6 @@ def _fate_of(error: OSError) -> Fate:
     if error.errno in _NO_ROUTE:
         return Fate.UNREACHABLE
     if error.errno in (errno.EPERM, errno.EACCES):
-        # The kernel tells a local sender that its own packet was dropped by a rule.
+        # A rule that drops a packet of a local sender fails the call that sent it.
         return Fate.DROPPED
     return Fate.REFUSED

@@ -1,9 +1,9 @@
-"""`kube-proxy` on the nodes of a lab: started, told of objects, watched, stopped.
+"""`kube-proxy` on the nodes of a lab: started, given objects, observed, stopped.
 
 Every node runs the real program as a process of its own in the node's namespace, fed by one
-directory of manifests that all of them watch. `settle` waits until each has synced after a moment,
-as its own health port tells. Nothing global on the machine is changed: the size of the connection
-tracking table and the process' OOM score are left alone.
+directory of manifests that all of them watch. `settle` waits until each has synced after a given
+time, as its own health port reports. Nothing global on the machine is changed: the size of the
+connection tracking table and the process' OOM score are left alone.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from kpctl.lab.namespaces import Namespaces
 from kpctl.lab.sockets import bound_socket
 from kpctl.lab.topology import POD_CIDR
 from kubeproxy.errors import KernelError
+from kubeproxy.facts.address import family_of
 from kubeproxy.facts.ids import Family, Protocol
 
 HEALTH_PORT = 10256
@@ -51,7 +52,7 @@ _BASE_FLAGS: Mapping[str, str] = {
 
 
 class ProxyFailed(KernelError):
-    """A proxy of the lab did not do what it should; the text ends with the last lines it said."""
+    """A proxy of the lab failed. The text ends with the last lines of its log."""
 
 
 class Proxies:
@@ -72,11 +73,11 @@ class Proxies:
 
     @property
     def is_running(self) -> bool:
-        """Have they been started? One that has died since is noticed by `settle`."""
+        """Have they been started? `settle` finds one that has ended since."""
         return bool(self._running)
 
     def write(self, name: str, manifests: Iterable[Mapping[str, object]]) -> None:
-        """Replace one manifest file, in one move; no manifests remove it."""
+        """Replace one manifest file atomically, or remove it if there are no manifests."""
         path = self.manifests / f"{name}.json"
         items = list(manifests)
         if not items:
@@ -87,7 +88,7 @@ class Proxies:
         draft.rename(path)
 
     async def start(self, mode: str, flags: Mapping[str, str]) -> None:
-        """Start a proxy on every node and wait for the first sync; an empty flag is left out."""
+        """Start a proxy on every node and wait for the first sync. An empty flag is left out."""
         self.mode, self.flags = mode, flags
         began = time.time()
         for node in self.nodes:
@@ -95,7 +96,7 @@ class Proxies:
         await self._wait(began, self._first_sync, START_SECONDS, _START_POLL_SECONDS)
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """End every proxy and wait for it; one that ignores a gentle signal is an error."""
+        """End every proxy and wait for it. Raises ProxyFailed for one that ignores the signal."""
         ending, self._running = self._running, {}
         for process in ending.values():
             _send_signal(process, number)
@@ -121,14 +122,14 @@ class Proxies:
         await self._wait(since, self.last_sync, SETTLE_SECONDS, _POLL_SECONDS)
 
     async def last_sync(self, node: str) -> Mapping[Family, float]:
-        """When this node's proxy last synced each family; nothing while it cannot be asked."""
+        """When this node's proxy last synced each family. Empty while it does not answer."""
         return parse_last_syncs(await self._ask(node, HEALTH_PORT, "/healthz"))
 
     async def _first_sync(self, node: str) -> Mapping[Family, float]:
-        """The same from the metrics, which cost more to make.
+        """The same from the metrics, which cost more to produce.
 
-        The health port cannot tell before the first sync: it counts the start as an update, so that
-        a proxy that never syncs is found out.
+        The health port does not show whether there was a sync at all: it counts the start as an
+        update, so that a proxy that never syncs becomes unhealthy.
         """
         found = _LAST_SYNC.findall(await self._ask(node, METRICS_PORT, "/metrics"))
         return {Family(name): float(value) for name, value in found}
@@ -162,16 +163,15 @@ class Proxies:
 
     async def get(self, node: str, address: str, port: int, path: str) -> str:
         """The answer to an HTTP request made on a node, headers and all."""
-        family = Family.IPV6 if ":" in address else Family.IPV4
-        sock = bound_socket(self._namespaces, node, family, Protocol.TCP)
+        sock = bound_socket(self._namespaces, node, family_of(address), Protocol.TCP)
         return await _http_get(sock, address, port, path)
 
     def log(self, node: str, *, lines: int = 0) -> str:
-        """What the proxy of this node has said, or the last lines; its flags, known, left out."""
+        """The log of this node's proxy, or its last lines, without the flags logged at start."""
         path = self._log_path(node)
         text = path.read_text(errors="replace") if path.exists() else ""
-        said = [line for line in text.splitlines() if "] FLAG: --" not in line]
-        return "\n".join(said[-lines:])
+        found = [line for line in text.splitlines() if "] FLAG: --" not in line]
+        return "\n".join(found[-lines:])
 
     async def _spawn(self, node: str) -> asyncio.subprocess.Process:
         flags = {
@@ -199,7 +199,7 @@ class Proxies:
 
     def _failure(self, node: str, what: str) -> ProxyFailed:
         tail = self.log(node, lines=15)
-        return ProxyFailed(f"kube-proxy on {node} {what}; it last said:\n{tail}")
+        return ProxyFailed(f"kube-proxy on {node} {what}; its last lines:\n{tail}")
 
 
 def _send_signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
@@ -208,7 +208,7 @@ def _send_signal(process: asyncio.subprocess.Process, number: signal.Signals) ->
 
 
 async def _wait_or_kill(process: asyncio.subprocess.Process) -> bool:
-    """Wait for the end; False if it had to be forced."""
+    """Wait for the end. Return False if it had to be forced."""
     try:
         async with asyncio.timeout(STOP_SECONDS):
             await process.wait()

@@ -1,11 +1,11 @@
-"""Removes a lab when the process that made it is gone, however it went.
+"""Removes a lab when the process that made it has ended, in whatever way.
 
 `python -m kpctl.lab.reaper PREFIX` waits until its standard input closes, which happens when
 the owner closes it or dies, even by SIGKILL. Then it ends the processes inside the namespaces whose
 names start with PREFIX and deletes those namespaces. It lives in a session of its own, so that a
 Ctrl-C meant for the owner does not stop it half-way.
 
-It also holds the lab's lock (inherited): so a later lab can tell a crashed one from a live one.
+It also holds the lab's lock (inherited), by which a later lab tells a crashed one from a live one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def lab_namespaces(prefix: str) -> list[str]:
 
 
 def processes_in(namespace: str) -> list[int]:
-    """Processes living in a namespace; this one never counts."""
+    """Processes in a namespace, except this one."""
     done = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True)
     return [int(pid) for pid in done.stdout.split() if int(pid) != os.getpid()]
 

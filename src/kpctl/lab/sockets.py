@@ -15,15 +15,12 @@ from typing import Protocol as Seam
 from kubeproxy.errors import Unsupported
 from kubeproxy.facts.ids import Family, Protocol
 
-ADDRESS_FAMILY = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
-_ANY = {Family.IPV4: "0.0.0.0", Family.IPV6: "::"}
 _KIND = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
-_SCTP = Protocol.SCTP.number
 _KERNEL_SCTP = Path("/proc/net/sctp")
 
 
 class Hosts(Seam):
-    """What sockets need of `Namespaces`: a way to stand inside a host for a moment."""
+    """What sockets need of `Namespaces`: a way to enter a host for a moment."""
 
     def inside(self, host: str) -> AbstractContextManager[None]: ...
 
@@ -31,20 +28,20 @@ class Hosts(Seam):
 def bound_socket(
     hosts: Hosts, host: str, family: Family, protocol: Protocol, *, address: str = "", port: int = 0
 ) -> socket.socket:
-    """A non-blocking TCP or UDP socket of a host, bound; by default to any address, any port."""
+    """A non-blocking TCP or UDP socket of a host, bound, by default to any address and port."""
     with hosts.inside(host):
-        sock = socket.socket(ADDRESS_FAMILY[family], _KIND[protocol])
+        sock = socket.socket(family.af, _KIND[protocol])
     try:
         sock.setblocking(False)
         if port and protocol is Protocol.TCP:
-            # Never where the kernel chooses: it may then give two sockets the same port.
+            # Not where the kernel chooses the port: it may then give two sockets the same one.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family is Family.IPV6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         if protocol is Protocol.TCP:
             # Closing with a reset leaves no TIME_WAIT behind, so fixed ports can be used again.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        sock.bind((address or _ANY[family], port))
+        sock.bind((address or family.wildcard, port))
     except BaseException:
         sock.close()
         raise
@@ -59,7 +56,7 @@ def sctp_socket(
         raise Unsupported(
             "the kernel's own SCTP is loaded and would abort the lab's associations: rmmod sctp"
         )
-    return _raw(hosts, host, family, _SCTP)
+    return _raw(hosts, host, family, Protocol.SCTP.number)
 
 
 def icmp_socket(hosts: Hosts, host: str, family: Family) -> socket.socket:
@@ -70,6 +67,6 @@ def icmp_socket(hosts: Hosts, host: str, family: Family) -> socket.socket:
 
 def _raw(hosts: Hosts, host: str, family: Family, number: int) -> socket.socket:
     with hosts.inside(host):
-        sock = socket.socket(ADDRESS_FAMILY[family], socket.SOCK_RAW, number)
+        sock = socket.socket(family.af, socket.SOCK_RAW, number)
     sock.setblocking(False)
     return sock

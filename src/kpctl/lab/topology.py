@@ -1,8 +1,8 @@
 """A small cluster as a value: which nodes, which pods on them, which clients outside.
 
-A short YAML text names things; this module gives every one of them an address in both families.
-It promises that equal texts give equal clusters and that addresses never collide. It makes nothing:
-`wiring` says how it is built, `namespaces` builds it.
+A short YAML text names hosts, and this module gives each of them an address in both families. It
+promises that equal texts give equal clusters and that addresses never collide. It creates nothing:
+`wiring` holds the commands that build it, and `namespaces` runs them.
 
     nodes:
       node-a: {zone: zone-a, pods: [web-1, web-2]}
@@ -54,7 +54,7 @@ class Pod(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A node: forwards for its pods, and is where the proxy runs."""
+    """A node, which forwards for its pods and runs the proxy."""
 
     name: str
     index: int
@@ -70,7 +70,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Client(msgspec.Struct, frozen=True):
-    """A host outside the cluster; `ingress` is the node that gets its virtual-address traffic."""
+    """A host outside the cluster. `ingress` is the node that gets its virtual-address traffic."""
 
     name: str
     index: int
@@ -83,7 +83,7 @@ Host: TypeAlias = Node | Pod | Client
 
 
 class Topology(msgspec.Struct, frozen=True):
-    """All of it. Lookups raise `ConfigError` naming what there is."""
+    """The whole cluster. Lookups raise a `ConfigError` that names the hosts there are."""
 
     nodes: tuple[Node, ...]
     clients: tuple[Client, ...]
@@ -148,7 +148,7 @@ class _TopologyText(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse_topology(text: str) -> Topology:
-    """A topology from its YAML text; `ConfigError` says what is wrong with it."""
+    """Parse a topology from its YAML text. Raises ConfigError."""
     import yaml
 
     try:
@@ -164,11 +164,8 @@ def parse_topology(text: str) -> Topology:
 
 def nth_address(cidr: Mapping[Family, str], number: int) -> Addresses:
     """The address with this number in the network of each family."""
-    return Addresses(*(str(_network(cidr[f])[number]) for f in (Family.IPV4, Family.IPV6)))
-
-
-def _network(cidr: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    return ipaddress.ip_network(cidr)
+    ipv4, ipv6 = ipaddress.ip_network(cidr[Family.IPV4]), ipaddress.ip_network(cidr[Family.IPV6])
+    return Addresses(str(ipv4[number]), str(ipv6[number]))
 
 
 def _check(declared: _TopologyText) -> None:

@@ -15,7 +15,7 @@ _TIMEOUT_SECONDS = 1.0
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One connection: when it was begun, and who answered (nobody: how it failed)."""
+    """One connection: when it was begun, and the host that answered or how it failed."""
 
     at: float
     host: str
@@ -23,7 +23,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """A kind of traffic: what people call it, and where it goes."""
+    """A kind of traffic: its label, and where it goes."""
 
     label: str
     target: Target
@@ -40,11 +40,11 @@ class Traffic:
         self._task = asyncio.create_task(self._run())
 
     def counts(self, *, since: float = 0.0) -> Counter[str]:
-        """Answers by host, of connections begun after a moment."""
+        """Answers by host, of connections begun since a time."""
         return Counter(s.host for s in self.samples if s.at >= since and s.host)
 
     def failures(self, *, since: float = 0.0, until: float = float("inf")) -> int:
-        """Connections that failed, of those begun between two moments."""
+        """Connections that failed, of those begun between two times."""
         return sum(1 for s in self.samples if since <= s.at < until and s.failure)
 
     async def stop(self) -> None:

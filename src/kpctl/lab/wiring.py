@@ -2,7 +2,7 @@
 
 Pure: the same topology gives the same commands. Pods have a single-address (/32, /128) interface
 on their node's bridge `cni0` with the node as gateway, so every packet between pods is routed by
-the node, where the proxy sees it; nothing is short-cut on the bridge, with or without
+the node, where the proxy sees it, and none is switched by the bridge alone, with or without
 `br_netfilter`. The router joins nodes and clients, and per client delivers the virtual addresses to
 the node that client enters at.
 """
@@ -33,11 +33,11 @@ _FIRST_TABLE = 100
 FORWARDING = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
 
 SYSCTLS: Mapping[str, str] = {
-    # Addresses are usable at once: nobody else can have them in here.
+    # Addresses are usable at once: no other host in here can have them.
     "net/ipv6/conf/default/accept_dad": "0",
     "net/ipv6/conf/default/accept_ra": "0",
     "net/ipv6/conf/default/dad_transmits": "0",
-    # Packets go in and out of one bridge by design; redirects would teach pods a short cut.
+    # Packets go in and out of one bridge by design. Redirects would lead pods past the node.
     "net/ipv4/conf/all/send_redirects": "0",
     "net/ipv4/conf/default/send_redirects": "0",
     "net/ipv6/conf/all/accept_redirects": "0",
@@ -92,7 +92,7 @@ def _cable(near: str, far_namespace: str) -> str:
 
 
 def address_commands(name: str, topology: Topology) -> tuple[str, ...]:
-    """Commands run in one namespace, once all cables exist: addresses, then routes."""
+    """Commands run in one namespace once all cables exist: addresses, then routes."""
     if name == ROUTER:
         return tuple(_router(topology))
     host = topology.host(name)
@@ -104,9 +104,9 @@ def address_commands(name: str, topology: Topology) -> tuple[str, ...]:
 
 
 def ingress_commands(topology: Topology, family: Family) -> tuple[str, ...]:
-    """Commands run in the router: virtual addresses enter at the node of the client asking.
+    """Commands run in the router that lead a client's virtual addresses to its node.
 
-    One family at a time because a policy rule has no address from which `ip` could tell it.
+    One family at a time, because a policy rule has no address that would show its family to `ip`.
     """
     lines: list[str] = []
     for client in topology.clients:

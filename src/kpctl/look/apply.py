@@ -1,22 +1,23 @@
-"""One full sync and out: `kpctl apply`. The daemon's engines, run for a single round."""
+"""One full sync: `kpctl apply` runs the daemon's engines for a single round."""
 
 from __future__ import annotations
 
-from kpctl.look.offline import Question, build, settings_for
+from kpctl.look.offline import OfflineRequest, build, settings_for
 from kubeproxy.errors import Unsupported
 from kubeproxy.modes.base import AnyMode
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.report import RoundReport
 
 
-async def apply_once(question: Question, mode: AnyMode, clock: Clock) -> list[RoundReport]:
-    """Bring the current network namespace to what the files say; one report per family.
+async def apply_once(request: OfflineRequest, mode: AnyMode, clock: Clock) -> list[RoundReport]:
+    """Bring the current network namespace to what the files describe.
 
-    A family the host cannot do is left out, unless neither can be done.
+    A family that the host does not support is left out. Returns one report per family; raises
+    Unsupported if the host supports neither.
     """
-    settings = settings_for(question)
+    settings = settings_for(request)
     options = mode.options(settings.config, settings.extensions)
-    engines, _ = build(question, mode, clock)
+    engines, _ = build(request, mode, clock)
     reports: list[RoundReport] = []
     refusals: list[str] = []
     for family, engine in engines.items():

@@ -1,6 +1,7 @@
-"""Plans and fragments without a running proxy: manifests in, answers out. For `kpctl`.
+"""Plans and fragments without a running proxy: manifests in, plans or rules out.
 
-Uses the very intake, pipeline and modes of the daemon, so what is shown is what would be done.
+For the commands of `kpctl` that read files. The intake, pipeline and modes are the daemon's own, so
+what is shown is what the daemon would do. The kernel is left to `apply`, the form to `planview`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kpctl.look.quiet import IgnoreEvents, IgnoreRounds, PlanOnlyBackend, keep_flows
 from kubeproxy.api import objects
 from kubeproxy.api.decode import decode_node_ips, decode_pod_cidrs
 from kubeproxy.api.manifest_text import Key
@@ -19,30 +21,20 @@ from kubeproxy.api.manifests import ManifestSource
 from kubeproxy.api.source import Kind, Object, Synced, Upsert
 from kubeproxy.config.command import Exit, Settings, parse_command_line
 from kubeproxy.errors import ConfigError
+from kubeproxy.facts.address import family_of
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.modes.base import (
-    AnyBackend,
-    AnyFragment,
-    AnyItem,
-    AnyMode,
-    AnySink,
-    AnyValue,
-    Backend,
-    Owner,
-)
-from kubeproxy.plan.conntrack import StaleRules
+from kubeproxy.modes.base import AnyBackend, AnyMode
 from kubeproxy.plan.types import ServicePlan
 from kubeproxy.run import startup
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.engine import Engine, EngineTimes
 from kubeproxy.sync.intake import Intake
 from kubeproxy.sync.pipeline import Pipeline
-from kubeproxy.sync.report import RoundReport
 
 
-class Question(Struct, frozen=True):
-    """What a command was asked about."""
+class OfflineRequest(Struct, frozen=True):
+    """Which objects, and as which proxy on which node: the arguments of an offline command."""
 
     files: tuple[Path, ...]
     config: Path | None = None
@@ -51,21 +43,21 @@ class Question(Struct, frozen=True):
     addresses: tuple[str, ...] = ()
 
 
-def settings_for(question: Question) -> Settings:
-    """The daemon's settings for this question."""
-    argv = ["--config", str(question.config)] if question.config else []
-    if question.mode and not question.config:
-        argv += ["--proxy-mode", question.mode]
+def settings_for(request: OfflineRequest) -> Settings:
+    """The settings the daemon would have. Raises ConfigError."""
+    argv = ["--config", str(request.config)] if request.config else []
+    if request.mode and not request.config:
+        argv += ["--proxy-mode", request.mode]
     parsed = parse_command_line(argv)
     if isinstance(parsed, Exit):
         raise ConfigError(parsed.stderr.strip().splitlines()[-1])
-    if not question.mode:
+    if not request.mode:
         return parsed
-    return replace(parsed, config=replace(parsed.config, mode=question.mode))
+    return replace(parsed, config=replace(parsed.config, mode=request.mode))
 
 
 def load_objects(files: Iterable[Path]) -> Mapping[Key, Object]:
-    """The objects of all files; an object of the same name in a later file is told, not used."""
+    """The objects of all files. Of two with the same name the one in the earlier file is used."""
     found: dict[Key, Object] = {}
     for path in files:
         for key, item in ManifestSource(path).load().items():
@@ -74,14 +66,14 @@ def load_objects(files: Iterable[Path]) -> Mapping[Key, Object]:
 
 
 def choose_node(wanted: str, known: Mapping[Key, Object]) -> tuple[str, objects.Node | None]:
-    """The node to look from: the one asked for, the only one there is, or this host."""
+    """The node to look from: the wanted one, else the only one there is, else this host."""
     nodes = {key[2]: item for key, item in known.items() if isinstance(item, objects.Node)}
     if not wanted:
         wanted = next(iter(nodes)) if len(nodes) == 1 else socket.gethostname().lower()
     return wanted, nodes.get(wanted)
 
 
-def families_nodes(
+def node_facts_by_family(
     settings: Settings, name: str, node: objects.Node | None, addresses: Sequence[str]
 ) -> Mapping[Family, NodeFacts]:
     """Both families' view of the node."""
@@ -102,18 +94,17 @@ def families_nodes(
                 node_port_addresses=expanded,
                 allows_external_ips=settings.gates.enabled("AllowServiceExternalIPs"),
             ),
-            addresses=tuple(a for a in known if (":" in a) == (family is Family.IPV6)),
+            addresses=tuple(a for a in known if family_of(a) is family),
         )
         for family in Family
     }
 
 
-class Answer(Struct, frozen=True):
+class Evaluation(Struct, frozen=True):
     """The state a proxy would reach, per family."""
 
     node: str
     pipelines: Mapping[Family, Pipeline]
-    rejected: tuple[str, ...]
 
     def plans(self) -> list[tuple[Family, ServicePlan]]:
         return [
@@ -123,97 +114,54 @@ class Answer(Struct, frozen=True):
         ]
 
 
-class NoBackend(Backend[AnyItem, AnyValue, None]):
-    """For looking at plans only."""
-
-    @property
-    def sinks(self) -> Sequence[AnySink]:
-        return ()
-
-    def scaffold(self, node: NodeFacts) -> AnyFragment:
-        return {}
-
-    def render(self, plan: ServicePlan, node: NodeFacts) -> AnyFragment:
-        return {}
-
-    def describe(self, fragments: Mapping[Owner, AnyFragment]) -> str:
-        return ""
-
-
-class _Silent:
-    """Nobody listens; rejections are collected."""
-
-    def __init__(self) -> None:
-        self.rejected: list[str] = []
-
-    def service_event(self, pending: int) -> None: ...
-
-    def slice_event(self, pending: int) -> None: ...
-
-    def object_rejected(self, kind: str) -> None:
-        self.rejected.append(kind)
-
-    def node_changed(self, node: objects.Node) -> None: ...
-
-    def node_deleted(self) -> None: ...
-
-    def sync_requested(self, family: Family) -> None: ...
-
-    async def round_finished(self, report: RoundReport, pipeline: Pipeline) -> None: ...
-
-
-async def _keep_flows(family: Family, rules: StaleRules) -> int:
-    return 0
-
-
 def build(
-    question: Question, mode: AnyMode | None, clock: Clock
-) -> tuple[Mapping[Family, Engine], Answer]:
-    """Engines that hold everything the files say, not yet run."""
-    settings = settings_for(question)
-    known = load_objects(question.files)
-    name, node = choose_node(question.node, known)
-    nodes = families_nodes(settings, name, node, question.addresses)
-    silent = _Silent()
+    request: OfflineRequest, mode: AnyMode | None, clock: Clock
+) -> tuple[Mapping[Family, Engine], Evaluation]:
+    """Build engines that hold all objects of the files and have not run yet."""
+    settings = settings_for(request)
+    known = load_objects(request.files)
+    name, node = choose_node(request.node, known)
+    nodes = node_facts_by_family(settings, name, node, request.addresses)
     engines = {
         family: Engine(
             _backend(mode, family, settings),
             facts,
             clock=clock,
-            listener=silent,
-            clean_conntrack=_keep_flows,
+            listener=IgnoreRounds(),
+            clean_conntrack=keep_flows,
             times=EngineTimes(min_seconds=0),
         )
         for family, facts in nodes.items()
     }
-    intake = Intake(engines, name, counters=silent, node_listener=silent, started_at=clock.time())
+    events = IgnoreEvents()
+    intake = Intake(engines, name, counters=events, node_listener=events, started_at=clock.time())
     for key, item in known.items():
         intake.send(Upsert(key[0], item))
     for kind in Kind:
         intake.send(Synced(kind))
     pipelines = {family: engine.pipeline for family, engine in engines.items()}
-    return engines, Answer(name, pipelines, tuple(silent.rejected))
+    return engines, Evaluation(name, pipelines)
 
 
 def _backend(mode: AnyMode | None, family: Family, settings: Settings) -> AnyBackend:
     if mode is None:
-        return NoBackend(family, None)
+        return PlanOnlyBackend(family, None)
     return mode.create(family, mode.options(settings.config, settings.extensions))
 
 
-def answer(question: Question, mode: AnyMode | None, clock: Clock) -> Answer:
-    """Everything planned and rendered; the kernel is not touched."""
-    _, found = build(question, mode, clock)
-    for pipeline in found.pipelines.values():
+def evaluate(request: OfflineRequest, mode: AnyMode | None, clock: Clock) -> Evaluation:
+    """Plan and render everything. The kernel is not touched."""
+    _, evaluation = build(request, mode, clock)
+    for pipeline in evaluation.pipelines.values():
         pipeline.recompute()
-    return found
+    return evaluation
 
 
-def render_text(question: Question, mode: AnyMode, clock: Clock) -> str:
-    """What the mode would install, both families."""
-    engines, found = build(question, mode, clock)
+def render_text(request: OfflineRequest, mode: AnyMode, clock: Clock) -> str:
+    """The text of what the mode would install in both families."""
+    engines, evaluation = build(request, mode, clock)
     parts = []
     for engine in engines.values():
         engine.pipeline.recompute()
-        parts.append(engine.backend.describe(found.pipelines[engine.family].fragments()))
+        parts.append(engine.backend.describe(evaluation.pipelines[engine.family].fragments()))
     return "".join(parts)

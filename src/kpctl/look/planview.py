@@ -76,7 +76,7 @@ def plan_rows(plans: Iterable[tuple[Family, ServicePlan]]) -> list[tuple[str, st
 
 def _frontend_cells(plan: ServicePlan, frontend: Frontend) -> tuple[str, str, str, str]:
     where = f"{frontend.kind.value} {frontend_text(frontend)}"
-    if not frontend.accepts_anybody:
+    if not frontend.accepts_anyone:
         return where, frontend.verdict.value, "", frontend.reason
     pool = plan.pool(frontend.pool)
     fate, why = frontend.verdict.value, [frontend.reason, pool.reason]

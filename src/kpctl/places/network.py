@@ -1,24 +1,23 @@
 """A network namespace with nothing but loopback, that cannot outlive the process that made it.
 
-A small process holds a network and a process namespace; it ends when our end of its standard input
+A small process holds a network and a process namespace. It ends when our end of its standard input
 closes, also when we are killed, and the kernel then ends everything that was started inside.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_CLONE_NEWNET = 0x40000000
+from kpctl.places.netns import enter_namespace
+
 _HOLD = "ip link set lo up && echo up && exec cat"
 
 
 class PrivateNetwork:
-    """An open network; close it to end everything inside."""
+    """An open network. Closing it ends everything inside."""
 
     def __init__(self) -> None:
         self._holder = subprocess.Popen(
@@ -45,11 +44,11 @@ class PrivateNetwork:
     def inside(self) -> Iterator[None]:
         """Take the calling thread, and the processes it starts, into the network."""
         with Path("/proc/thread-self/ns/net").open() as home, self.namespace.open() as there:
-            _enter(there.fileno())
+            enter_namespace(there.fileno())
             try:
                 yield
             finally:
-                _enter(home.fileno())
+                enter_namespace(home.fileno())
 
     def close(self) -> None:
         assert self._holder.stdin is not None
@@ -61,10 +60,3 @@ class PrivateNetwork:
         except subprocess.TimeoutExpired:
             self._holder.kill()
             self._holder.wait()
-
-
-def _enter(handle: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(handle, _CLONE_NEWNET) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))

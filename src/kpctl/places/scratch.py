@@ -8,13 +8,11 @@ nothing else holds it. Sockets opened inside keep belonging to it; child process
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import subprocess
 from collections.abc import Iterator
 
-_CLONE_NEWNET = 0x40000000
-_libc = ctypes.CDLL(None, use_errno=True)
+from kpctl.places.netns import enter_namespace, leave_namespace
 
 
 @contextlib.contextmanager
@@ -22,17 +20,11 @@ def scratch_namespace() -> Iterator[None]:
     """Run the block in a new network namespace, with `lo` up."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _check(_libc.unshare(_CLONE_NEWNET))
+        leave_namespace()
         try:
             subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
             yield
         finally:
-            _check(_libc.setns(home, _CLONE_NEWNET))
+            enter_namespace(home)
     finally:
         os.close(home)
-
-
-def _check(result: int) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"network namespace: {os.strerror(number)}")

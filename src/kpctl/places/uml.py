@@ -1,10 +1,10 @@
-"""A second kernel for tests: user-mode Linux, booted once, asked many times.
+"""A second kernel for tests and benchmarks: user-mode Linux, booted once, called many times.
 
 Why: IPVS and the dummy device are not in every machine's kernel, but Debian's user-mode-linux has
 both, boots in seconds, needs no privileges of its own and shares nothing with the host but the
 (read-only) files. Promise: each call runs a function of a given file in a fresh process and a
-fresh network namespace of that kernel and brings its answer back; every wait ends; the kernel
-dies with the test run. Leaves to others: what is tested.
+fresh network namespace of that kernel and returns its result; every wait ends; the kernel ends
+with the process that booted it. Leaves to others: what is run.
 
     with UserModeKernel() as kernel:
         kernel.call(Path("guest.py"), "function", {"some": "argument"})
@@ -37,18 +37,18 @@ _SOURCES = Path(__file__).parents[2]
 
 
 class GuestError(ProxyError):
-    """The function in the guest failed, or the guest did not answer; the text has its words."""
+    """The function in the guest failed, or the guest did not answer. The text holds its output."""
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What a call brought back: a value, or the traceback of what went wrong."""
+class CallResult(msgspec.Struct, frozen=True):
+    """What a call returned: a value, or the traceback of what went wrong."""
 
     value: object = None
     error: str = ""
 
 
 def missing() -> str:
-    """Why no such kernel can be had here; empty if it can."""
+    """Why no such kernel can be booted here. Empty if it can."""
     if shutil.which(PROGRAM) is None or not _MODULES.is_dir():
         return 'user-mode Linux is not installed (package "user-mode-linux")'
     if shutil.which("modprobe") is None:
@@ -59,10 +59,16 @@ def missing() -> str:
 class UserModeKernel:
     """One booted kernel."""
 
-    def __init__(self, *, memory: str = "1024M", preload: Sequence[str] = ()) -> None:
-        """`preload` are modules every call needs: imported once, before the first call."""
+    def __init__(
+        self, *, memory: str = "1024M", preload: Sequence[str] = (), paths: Sequence[Path] = ()
+    ) -> None:
+        """`preload` are modules every call needs, imported once before the first call.
+
+        `paths` are directories of modules beside our own sources.
+        """
         self._memory = memory
         self._preload = tuple(preload)
+        self._paths = (_SOURCES, *paths)
         self._folder = Path(tempfile.mkdtemp(prefix="kubeproxy-uml-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._received = b""
@@ -81,24 +87,24 @@ class UserModeKernel:
     def call(
         self, file: Path, function: str, *arguments: object, timeout_seconds: float = 120.0
     ) -> object:
-        """Run `function(*arguments)` of a Python file in the guest; its (JSON) answer."""
+        """Run `function(*arguments)` of a Python file in the guest. Return its (JSON) value."""
         self._send({"file": str(file), "function": function, "arguments": arguments})
-        answer = msgspec.json.decode(self._read_line(timeout_seconds), type=Answer)
-        if answer.error:
-            raise GuestError(f"{file.name}:{function} failed in the guest\n{answer.error}")
-        return answer.value
+        result = msgspec.json.decode(self._read_line(timeout_seconds), type=CallResult)
+        if result.error:
+            raise GuestError(f"{file.name}:{function} failed in the guest\n{result.error}")
+        return result.value
 
     def close(self) -> None:
-        """Stop the kernel, whatever it is doing, and remove its files."""
+        """Stop the kernel in any state and remove its files."""
         process, self._process = self._process, None
         if process is not None:
             self._halt(process)
             os.close(self._requests)
-            os.close(self._answers)
+            os.close(self._results)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _halt(self, process: subprocess.Popen[bytes]) -> None:
-        """Ask the guest to power off; kill it if it does not."""
+        """Power the guest off, by force if it does not do so in time."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             self._send(None)
             process.wait(_HALT_SECONDS)
@@ -118,7 +124,7 @@ class UserModeKernel:
         if reason:
             raise GuestError(reason)
         guest_in, self._requests = os.pipe()
-        self._answers, guest_out = os.pipe()
+        self._results, guest_out = os.pipe()
         with (self._folder / "console").open("wb") as console:
             self._process = subprocess.Popen(
                 [*self._command(), f"ssl0=fd:{guest_in},fd:{guest_out}"],
@@ -134,7 +140,7 @@ class UserModeKernel:
         self._read_line(_BOOT_SECONDS)
 
     def _command(self) -> list[str]:
-        init = self._write_script("init", _init_script(self._folder, self._preload))
+        init = self._write_script("init", _init_script(self._folder, self._preload, self._paths))
         self._write_script("modprobe", _modprobe_script(self._folder))
         (self._folder / "lib").mkdir()
         (self._folder / "lib/modules").symlink_to(_MODULES)
@@ -166,8 +172,8 @@ class UserModeKernel:
         deadline = time.monotonic() + timeout_seconds
         while b"\n" not in self._received:
             left = deadline - time.monotonic()
-            ready, _, _ = select.select([self._answers], [], [], max(left, 0))
-            part = os.read(self._answers, 1 << 16) if ready else b""
+            ready, _, _ = select.select([self._results], [], [], max(left, 0))
+            part = os.read(self._results, 1 << 16) if ready else b""
             if not part:
                 raise GuestError(f"the user-mode kernel did not answer\n{self.log}")
             self._received += part
@@ -176,15 +182,15 @@ class UserModeKernel:
 
 
 def _modprobe_script(folder: Path) -> str:
-    """The modules lie in a directory of their package, where modprobe does not look."""
+    """A modprobe that finds the modules in the directory of their package."""
     return f'#!/bin/sh\nexec modprobe -d {folder} "$@"\n'
 
 
-def _init_script(folder: Path, preload: Sequence[str]) -> str:
+def _init_script(folder: Path, preload: Sequence[str], paths: Sequence[Path]) -> str:
     path = os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
     return f"""#!/bin/sh
 export PATH=/run/bin:{path}
-export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={_SOURCES} TMPDIR=/run HOME=/run
+export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={os.pathsep.join(map(str, paths))} TMPDIR=/run HOME=/run
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t tmpfs run /run

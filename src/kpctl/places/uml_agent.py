@@ -1,8 +1,8 @@
-"""The first process of a user-mode kernel: takes calls from the host, one JSON line each.
+"""The first process of a user-mode kernel: serves calls from the host, one JSON line each.
 
-Every call runs in a child of its own with a network namespace of its own, so that no test sees
-another's state. Modules named on the command line are imported beforehand, which is what makes a
-call quick. See `uml`.
+Every call runs in a child of its own with a network namespace of its own, so that no call sees
+another's state. Modules named on the command line are imported beforehand, which makes a call
+quick. `uml` is the other end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import IO
 
 import msgspec
 
-_CLONE_NEWNET = 0x40000000
+from kpctl.places.netns import leave_namespace
+
 _POWER_OFF = 0x4321FEDC
 
 
@@ -31,17 +32,17 @@ class Call(msgspec.Struct, frozen=True):
 
 
 def serve(line: IO[bytes]) -> None:
-    """Answer calls until the host sends null."""
+    """Serve calls until the host sends null."""
     line.write(b"ready\n")
     for request in line:
         call = msgspec.json.decode(request, type=Call | None)
         if call is None:
             return
-        line.write(answer(call) + b"\n")
+        line.write(run_in_child(call) + b"\n")
 
 
-def answer(call: Call) -> bytes:
-    """Run one call in a child; the encoded answer."""
+def run_in_child(call: Call) -> bytes:
+    """Run one call in a child process. Return the encoded result."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -63,12 +64,6 @@ def _run_child(call: Call, write_end: int) -> None:
     with os.fdopen(write_end, "wb") as pipe:
         pipe.write(msgspec.json.encode(result))
     os._exit(0)
-
-
-def leave_namespace() -> None:
-    """Give this process an empty network namespace of its own."""
-    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET) != 0:
-        raise OSError(ctypes.get_errno(), "unshare")
 
 
 def _run(call: Call) -> object:

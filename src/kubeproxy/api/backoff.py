@@ -1,4 +1,4 @@
-"""How long to wait before trying again; pure: time and randomness are arguments."""
+"""How long to wait before a retry. Pure: time and randomness are arguments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import msgspec
 
 
 class BackoffPolicy(msgspec.Struct, frozen=True, gc=False):
-    """Grows by `factor` up to `cap_seconds`, plus up to `jitter` of itself; forgets when quiet."""
+    """Waits grow by `factor` up to `cap_seconds`, each plus up to `jitter` of itself.
+
+    After `reset_seconds` without a failure they start from `initial_seconds` again.
+    """
 
     initial_seconds: float = 0.8
     cap_seconds: float = 30.0
@@ -24,7 +27,7 @@ class Backoff:
         self._failed_at: float | None = None
 
     def fail(self, now: float, random: float) -> float:
-        """It failed again: the seconds to wait. `random` is from 0 to 1."""
+        """Record a failure. Return the seconds to wait. `random` is from 0 to 1."""
         policy = self._policy
         if self._failed_at is not None and now - self._failed_at > policy.reset_seconds:
             self._next = policy.initial_seconds

@@ -1,8 +1,8 @@
-"""One client for everything: rate limit, login, request, measurement, and the server's wishes.
+"""One client for everything: rate limit, login, request, metrics, and retries.
 
-`open` yields the answer to one request or raises an `ApiError`. Where the server says "later"
-(429, or 5xx with Retry-After) the request is sent again after the time it names, a few times;
-longer troubles are for the caller, who knows what may be missed meanwhile.
+`open` yields the response to one request or raises an `ApiError`. Where the server asks to come
+back later (429, or 5xx with Retry-After) the request is sent again after the time it names, a
+limited number of times. Longer outages are left to the caller, who knows what it may miss.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Protocol
 
 import msgspec
 
@@ -19,9 +20,9 @@ from kubeproxy.api.auth.access import Access
 from kubeproxy.api.auth.credentials import Credentials, Login
 from kubeproxy.api.auth.proxy import choose_proxy
 from kubeproxy.api.limits import DEFAULT_BURST, DEFAULT_QPS, TokenBucket
-from kubeproxy.api.observer import Observer, SilentObserver
-from kubeproxy.api.problems import TOO_MANY_REQUESTS, Unauthorized, problem
-from kubeproxy.api.transport import Answer, HttpSettings, HttpTransport, Request, Transport
+from kubeproxy.api.observer import Observer
+from kubeproxy.api.problems import TOO_MANY_REQUESTS, Unauthorized, api_error
+from kubeproxy.api.transport import HttpSettings, HttpTransport, Request, Response, Transport
 from kubeproxy.api.watch import Status, decode_status
 from kubeproxy.errors import ApiError, Expired
 
@@ -30,14 +31,26 @@ LONGEST_RETRY_SECONDS = 120.0
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
-    """A whole answer."""
+    """A response read to its end, while a `Response` of the transport is still to be read."""
 
     status: int
     body: bytes
 
 
+class ApiClient(Protocol):
+    """Sends requests: the `Client` below, or one that a test puts in its place."""
+
+    def open(self, request: Request) -> AbstractAsyncContextManager[Response]: ...
+
+    async def send(self, request: Request) -> Reply: ...
+
+    async def read(self, request: Request) -> bytes: ...
+
+    async def close(self) -> None: ...
+
+
 class ClientSettings(msgspec.Struct, frozen=True, gc=False):
-    """The `clientConnection` section, as far as it concerns a client that speaks JSON."""
+    """The part of the `clientConnection` section that matters to a client that speaks JSON."""
 
     qps: float = DEFAULT_QPS
     burst: int = DEFAULT_BURST
@@ -47,22 +60,22 @@ DEFAULT_SETTINGS = ClientSettings()
 
 
 class Client:
-    """Requests to one API server."""
+    """Sends requests to one API server."""
 
     def __init__(
         self,
         credentials: Credentials,
         transport: Transport,
         *,
+        observer: Observer,
         settings: ClientSettings = DEFAULT_SETTINGS,
-        observer: Observer | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._credentials = credentials
         self._transport = transport
         self._bucket = TokenBucket(settings.qps, settings.burst)
-        self._observer = observer or SilentObserver()
+        self._observer = observer
         self._clock = clock
         self._sleep = sleep
 
@@ -74,50 +87,50 @@ class Client:
         await self._transport.close()
 
     @asynccontextmanager
-    async def open(self, request: Request) -> AsyncIterator[Answer]:
-        """The successful answer to a request, still to be read."""
+    async def open(self, request: Request) -> AsyncIterator[Response]:
+        """Yield the successful response to a request, still to be read."""
         retries = 0
         while True:
             try:
-                async with self._attempt(request) as answer:
-                    yield answer
+                async with self._attempt(request) as response:
+                    yield response
                 return
-            except _Later as later:
-                if retries == later.allowed:
-                    raise later.reason from None
+            except _RetryLater as retry:
+                if retries == retry.allowed:
+                    raise retry.reason from None
                 retries += 1
-                self._observer.retried(code=later.code, method=request.method, host=self.host)
-                await self._sleep(later.seconds)
+                self._observer.retried(code=retry.code, method=request.method, host=self.host)
+                await self._sleep(retry.seconds)
 
     async def send(self, request: Request) -> Reply:
-        """A successful answer, read to its end."""
-        async with self.open(request) as answer:
-            reply = Reply(answer.status, await answer.read())
+        """Return the successful response to a request, read to its end."""
+        async with self.open(request) as response:
+            reply = Reply(response.status, await response.read())
         self._observer.received(method=request.method, host=self.host, size=len(reply.body))
         return reply
 
     async def read(self, request: Request) -> bytes:
-        """The body of a successful answer."""
+        """Return the body of the successful response to a request."""
         return (await self.send(request)).body
 
     @asynccontextmanager
-    async def _attempt(self, request: Request) -> AsyncIterator[Answer]:
-        await self._wait_turn(request)
+    async def _attempt(self, request: Request) -> AsyncIterator[Response]:
+        await self._wait_for_rate_limit(request)
         login = await self._credentials.login()
         started = self._clock()
         async with AsyncExitStack() as stack:
             try:
                 sent = self._transport.send(request, login)
-                answer = await stack.enter_async_context(sent)
+                response = await stack.enter_async_context(sent)
             except ApiError:
                 self._observe(request, "<error>", started)
                 raise
-            self._observe(request, str(answer.status), started)
-            if not 200 <= answer.status < 300:
-                await self._raise_problem(request, answer, login)
-            yield answer
+            self._observe(request, str(response.status), started)
+            if not 200 <= response.status < 300:
+                await self._raise_error(request, response, login)
+            yield response
 
-    async def _wait_turn(self, request: Request) -> None:
+    async def _wait_for_rate_limit(self, request: Request) -> None:
         if request.is_stream:
             return
         seconds = self._bucket.reserve(self._clock())
@@ -132,21 +145,21 @@ class Client:
             sent = len(request.body)
             self._observer.answered(method=method, host=host, seconds=seconds, sent=sent)
 
-    async def _raise_problem(self, request: Request, answer: Answer, login: Login) -> None:
-        status = decode_status(await answer.read())
-        reason = problem(str(request), answer.status, status)
+    async def _raise_error(self, request: Request, response: Response, login: Login) -> None:
+        status = decode_status(await response.read())
+        reason = api_error(str(request), response.status, status)
         if isinstance(reason, Unauthorized):
-            self._credentials.refuse(login)
+            self._credentials.discard(login)
             if login.credential is not None:
-                raise _Later(reason, str(answer.status), 0.0, allowed=1)
-        seconds = retry_after(answer.status, answer.headers, status)
-        # A version the server does not have will not appear by waiting.
+                raise _RetryLater(reason, str(response.status), 0.0, allowed=1)
+        seconds = retry_after(response.status, response.headers, status)
+        # Waiting does not bring back a version that the server does not have.
         if seconds is not None and not isinstance(reason, Expired):
-            raise _Later(reason, str(answer.status), seconds, allowed=MAX_RETRIES)
+            raise _RetryLater(reason, str(response.status), seconds, allowed=MAX_RETRIES)
         raise reason
 
 
-class _Later(Exception):
+class _RetryLater(Exception):
     """The same request may succeed after some seconds."""
 
     def __init__(self, reason: ApiError, code: str, seconds: float, *, allowed: int) -> None:
@@ -158,7 +171,7 @@ class _Later(Exception):
 
 
 def retry_after(code: int, headers: Mapping[str, str], status: Status) -> float | None:
-    """The seconds the server asks us to wait before the same request again; None if it does not."""
+    """Return the seconds the server asks to wait before a retry, or None if it does not ask."""
     if code != TOO_MANY_REQUESTS and code < 500:
         return None
     text = headers.get("Retry-After", "")
@@ -173,13 +186,12 @@ def retry_after(code: int, headers: Mapping[str, str], status: Status) -> float 
 def connect(
     access: Access,
     *,
+    observer: Observer,
     settings: ClientSettings = DEFAULT_SETTINGS,
-    observer: Observer | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Client:
-    """A client for this access; raises `ConfigError` where the credentials cannot be used."""
+    """Return a client for this access. Raises `ConfigError` if the credentials are unusable."""
     environment = os.environ if environment is None else environment
-    observer = observer or SilentObserver()
     credentials = Credentials(access, observer=observer, environment=environment)
     credentials.check()
     http = HttpSettings(

@@ -1,7 +1,7 @@
 """API objects → facts: the one place where spelling is settled and a Service is split by family.
 
-Pure. An object that cannot be used at all raises `ObjectError`; a part that cannot be used is
-left out, and said so in the list of problems that comes back with the facts.
+Pure. An object that cannot be used at all raises `ObjectError`. A part that cannot be used is
+left out and named in the list of problems that is returned with the facts.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from kubeproxy.facts.ids import Family, Protocol, ServiceName
 from kubeproxy.facts.service import DEFAULT_AFFINITY_SECONDS, PortFacts, ServiceFacts
 
 LONGEST_NAME = 253
-"""The API's limit for a name; labels and chain comments are made from names."""
+"""The API's limit for a name. Labels and chain comments are made from names."""
 
 _NAME = re.compile(r"[!#-&(-.0-\[\]-~]+")
 """Printable, no quotes, slashes or spaces: names end up in rule comments, chain names and logs."""
 
-_UNSPECIFIED = frozenset({"0.0.0.0", "::"})
+_UNSPECIFIED = frozenset(family.wildcard for family in Family)
 _PROTOCOLS = {protocol.value: protocol for protocol in Protocol}
 _EXTERNALLY_ACCESSIBLE_TYPES = frozenset({"LoadBalancer", "NodePort"})
 
 
 class DecodedService(Struct, frozen=True):
-    """A Service in one family: None if it has nothing for the family."""
+    """A Service in one family. `facts` is None if it has nothing for the family."""
 
     facts: ServiceFacts | None
     problems: tuple[str, ...] = ()
 
 
 class DecodedSlice(Struct, frozen=True):
-    """A slice, its family, and the trigger time its controller noted."""
+    """A slice, its family, and the time of the change that its controller noted."""
 
     family: Family
     facts: SliceFacts
@@ -49,26 +49,27 @@ class DecodedSlice(Struct, frozen=True):
 
 
 class DecodedNetworks(Struct, frozen=True):
-    """The networks of a ServiceCIDR, both families."""
+    """The networks of a ServiceCIDR in both families."""
 
     cidrs: tuple[str, ...]
     problems: tuple[str, ...] = ()
 
 
 def is_selected_service(service: objects.Service) -> bool:
-    """What the API server's selectors would let through: not headless, not another proxy's."""
+    """Would the API server's selectors pass it: not headless, not another proxy's?"""
     labels = service.metadata.labels
     foreign = labels is not None and labels.proxy_name is not UNSET
     return not foreign and service.spec.cluster_ip != "None"
 
 
-def is_selected_slice(facts: objects.EndpointSlice) -> bool:
-    labels = facts.metadata.labels
+def is_selected_slice(endpoint_slice: objects.EndpointSlice) -> bool:
+    """Would the API server's selectors pass it: not of a headless Service?"""
+    labels = endpoint_slice.metadata.labels
     return labels is None or labels.headless is UNSET
 
 
 def service_name(service: objects.Service) -> ServiceName:
-    """The Service's name, checked."""
+    """Return the Service's name. Raises `ObjectError` if it is not a valid name."""
     return ServiceName(
         _checked_name("metadata.namespace", service.metadata.namespace),
         _checked_name("metadata.name", service.metadata.name),
@@ -86,12 +87,12 @@ def _checked_name(path: str, text: str) -> str:
 
 
 def _short(text: str | None) -> str:
-    """Quoted for a message; an object may hold megabytes, a log line should not."""
+    """Quote for a message, cut short: an object may hold megabytes, a log line should not."""
     return repr(text[:80] if text else text)
 
 
 def decode_service(service: objects.Service, family: Family) -> DecodedService:
-    """The Service as this family sees it."""
+    """Decode a Service for one family. Raises `ObjectError` if it cannot be used at all."""
     name = service_name(service)
     spec = service.spec
     if not spec.cluster_ip or spec.cluster_ip == "None" or spec.type == "ExternalName":
@@ -119,7 +120,7 @@ def decode_service(service: objects.Service, family: Family) -> DecodedService:
 
 
 def _cluster_ip(spec: objects.ServiceSpec, family: Family) -> str | None:
-    """The cluster IP of this family; objects of old API servers only have `clusterIP`."""
+    """Return the cluster IP of this family. Objects of old API servers only have `clusterIP`."""
     if not spec.ip_families:
         return _address_of_family("spec.clusterIP", spec.cluster_ip or "", family)
     for index, (name, text) in enumerate(
@@ -143,7 +144,10 @@ def _address_of_family(path: str, text: str, family: Family) -> str | None:
 
 
 def _is_accessible_by_type(spec: objects.ServiceSpec) -> bool:
-    """By type and unparsed external IPs of any family: upstream's own reading of the policy."""
+    """Is it reachable from outside, as upstream understands the traffic policy?
+
+    The type and the unparsed external IPs of any family decide.
+    """
     kind = spec.type or "ClusterIP"
     return kind in _EXTERNALLY_ACCESSIBLE_TYPES or (kind == "ClusterIP" and bool(spec.external_ips))
 
@@ -188,7 +192,7 @@ def _port_name_problem(name: str) -> str | None:
 def _addresses(
     path: str, texts: Iterable[str] | None, family: Family, problems: list[str]
 ) -> Iterator[str]:
-    """The addresses of this family, in order, each once."""
+    """Yield the addresses of this family, in order, each once."""
     seen: set[str] = set()
     for text in texts or ():
         parsed = parse_ip(text)
@@ -222,7 +226,7 @@ def _load_balancer_ips(
 def _source_ranges(
     texts: Iterable[str] | None, family: Family, problems: list[str]
 ) -> tuple[str, ...]:
-    """The ranges of this family; a range that contains everything restricts nothing."""
+    """Return the ranges of this family, or none if one of them contains every address."""
     ranges: list[str] = []
     for text in texts or ():
         parsed = parse_cidr(text.strip())
@@ -258,7 +262,10 @@ def _health_check_port(
 
 
 def decode_slice(endpoint_slice: objects.EndpointSlice, node_name: str) -> DecodedSlice:
-    """The slice with its endpoints spread over its ports, as seen from this node."""
+    """Decode a slice as this node sees it, with its endpoints spread over its ports.
+
+    Raises `ObjectError` if it cannot be used at all.
+    """
     meta = endpoint_slice.metadata
     name = _checked_name("metadata.name", meta.name)
     service = (meta.labels and meta.labels.service_name) or ""
@@ -308,7 +315,7 @@ def _slice_ports(
 def _with_address(
     endpoints: Iterable[objects.SliceEndpoint], family: Family, problems: list[str]
 ) -> Iterator[tuple[objects.SliceEndpoint, str]]:
-    """The endpoints whose first address can be used, with its canonical text."""
+    """Yield the endpoints whose first address can be used, with its canonical text."""
     for index, endpoint in enumerate(endpoints):
         address = endpoint.addresses[0] if endpoint.addresses else ""
         parsed = parse_ip(address)
@@ -367,7 +374,7 @@ def _trigger_time(
 
 
 def decode_service_cidrs(service_cidr: objects.ServiceCIDR) -> DecodedNetworks:
-    """The canonical networks of a ServiceCIDR object, both families."""
+    """Return the canonical networks of a ServiceCIDR object in both families."""
     texts = (service_cidr.spec and service_cidr.spec.cidrs) or ()
     parsed = [(text, parse_cidr(text)) for text in texts]
     return DecodedNetworks(
@@ -377,7 +384,10 @@ def decode_service_cidrs(service_cidr: objects.ServiceCIDR) -> DecodedNetworks:
 
 
 def decode_node_ips(node: objects.Node) -> tuple[str, ...]:
-    """The node's addresses: the first, and the first of the other family; internal ones first."""
+    """Return the node's first address, and the first of the other family if there is one.
+
+    Internal addresses come before external ones.
+    """
     listed = (node.status and node.status.addresses) or ()
     found: list[str] = []
     for wanted in ("InternalIP", "ExternalIP"):
@@ -390,7 +400,7 @@ def decode_node_ips(node: objects.Node) -> tuple[str, ...]:
 
 
 def decode_pod_cidrs(node: objects.Node) -> tuple[str, ...]:
-    """The node's pod networks, as written."""
+    """Return the node's pod networks, as written."""
     return tuple((node.spec and node.spec.pod_cidrs) or ())
 
 

@@ -1,7 +1,7 @@
-"""The client's own speed limit: a token bucket, with time as an argument.
+"""The client's rate limit: a token bucket, with time as an argument.
 
-One bucket is shared by everything that talks to the API server, so that a proxy in trouble does
-not become trouble for the server.
+One bucket is shared by everything that sends requests to the API server, so that a proxy that
+fails and retries does not overload the server.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ DEFAULT_BURST = 10
 
 
 class TokenBucket:
-    """`qps` requests per second on average, `burst` at once; a negative `qps` means no limit.
+    """Allows `qps` requests per second on average and `burst` at once.
 
-    Zero means the default, like in Kubernetes' own clients.
+    As in Kubernetes' own clients, a negative `qps` means no limit and zero means the default.
     """
 
     def __init__(self, qps: float, burst: int) -> None:
@@ -23,7 +23,7 @@ class TokenBucket:
         self._updated: float | None = None
 
     def reserve(self, now: float) -> float:
-        """Take a token; the seconds to wait before using it. Waiters queue in order of asking."""
+        """Take a token, in the order of calls. Return the seconds to wait before using it."""
         if self._qps < 0:
             return 0.0
         if self._updated is not None:

@@ -1,8 +1,8 @@
 """The objects in a manifest's text: YAML or JSON, one document or many, lists of any kind. Pure.
 
-Objects of kinds nobody watches are passed over. An object that cannot be used is named with the
-reason and the remedy, and the others of its file stay usable; a text that is no manifest at all
-is an `ObjectError`.
+Objects of kinds that the proxy does not watch are passed over. An object that cannot be used is
+named with the reason and the remedy, and the others of its file stay usable. A text that is no
+manifest at all raises `ObjectError`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from kubeproxy.api.objects import SERVICE_NAME_LABEL
 from kubeproxy.api.source import Kind, Object, Undecodable
 from kubeproxy.errors import ObjectError
 
@@ -30,14 +31,14 @@ Key: TypeAlias = tuple[Kind, str, str]
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The objects of one file; `problems` are those that could not be decoded."""
+    """The objects of one file, and in `problems` those that cannot be used."""
 
     objects: Mapping[Key, Object] = {}
     problems: tuple[Undecodable, ...] = ()
 
 
 def parse_manifest(text: str) -> Manifest:
-    """The objects of kinds we watch in this text; raises ObjectError if it cannot be parsed."""
+    """Return the objects of watched kinds in this text. Raises ObjectError if it is no manifest."""
     try:
         return _parse(text)
     except msgspec.DecodeError as error:
@@ -56,7 +57,7 @@ def _parse(text: str) -> Manifest:
 
 
 def _documents(text: str) -> Iterable[object]:
-    """The documents of a file; JSON is YAML too, but much quicker to read as JSON."""
+    """Return the documents of a file. JSON is YAML too, but a JSON parser is much faster."""
     if text.lstrip().startswith(("{", "[")):
         try:
             return _json_documents(text)
@@ -73,7 +74,7 @@ class _JsonList(msgspec.Struct):
 
 
 def _json_documents(text: str) -> Iterable[object]:
-    """The one document; the items of a large list one by one, which saves most of the memory."""
+    """Return the one document, or the items of a list one by one, which saves most memory."""
     try:
         found = msgspec.json.decode(text, type=_JsonList)
     except msgspec.ValidationError:
@@ -83,14 +84,14 @@ def _json_documents(text: str) -> Iterable[object]:
     return ({"kind": found.kind, "items": [msgspec.json.decode(item)]} for item in found.items)
 
 
-def _yaml_documents(text: str, complaint: str) -> list[object]:
+def _yaml_documents(text: str, problem: str) -> list[object]:
     import yaml
 
     try:
         found = [d for d in yaml.load_all(text, _loader()) if d is not None]
     except (yaml.YAMLError, ValueError, LookupError) as error:
-        # The last two: an explicit tag on a text that is not of its type.
-        raise ObjectError(f"{complaint}: {' '.join(str(error).split())}") from error
+        # ValueError and LookupError come from an explicit tag on a text of another type.
+        raise ObjectError(f"{problem}: {' '.join(str(error).split())}") from error
     if not found:
         raise ObjectError("the file is empty")
     return found
@@ -98,7 +99,7 @@ def _yaml_documents(text: str, complaint: str) -> list[object]:
 
 @lru_cache(maxsize=1)
 def _loader() -> type:
-    """A YAML loader that leaves time stamps as text, as the API does."""
+    """Return a YAML loader that leaves time stamps as text, as the API does."""
     import yaml
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -113,7 +114,7 @@ def _loader() -> type:
 
 
 def _flatten(document: object) -> Iterator[object]:
-    """The objects of a document: itself, the elements of a list, or the items of a `List` kind."""
+    """Yield the objects of a document: itself, the elements of a list, the items of a `List`."""
     if isinstance(document, list):
         for element in document:
             yield from _flatten(element)
@@ -135,7 +136,7 @@ def _take(item: object, found: dict[Key, Object], problems: list[Undecodable]) -
         raise ObjectError(f"expected an object with a kind, found {str(item)[:60]!r}")
     kind = _KINDS.get(str(item["kind"]))
     if kind is None or not _is_of_group(kind, item):
-        return  # Deployments and the like live in the same files; they are not ours.
+        return  # Deployments and the like are often in the same files.
     name = _name(item)
     try:
         decoded = msgspec.convert(item, kind.object_type)
@@ -158,7 +159,7 @@ def _take(item: object, found: dict[Key, Object], problems: list[Undecodable]) -
 
 
 def _is_of_group(kind: Kind, item: Mapping[str, object]) -> bool:
-    """Other groups have kinds of the same name (Knative's Service); no version means ours."""
+    """Is it not another group's kind of the same name (Knative's Service)? No version passes."""
     return str(item.get("apiVersion", _GROUPS[kind])).startswith(_GROUPS[kind])
 
 
@@ -176,7 +177,7 @@ def _require(value: object, message: str) -> None:
 
 
 def _require_usable(kind: Kind, item: Mapping[str, object]) -> None:
-    """What an API server would have filled in, and nobody does here."""
+    """Check what an API server would have filled in. Raises `ObjectError` if it is missing."""
     if kind is Kind.SERVICE:
         spec = item.get("spec")
         spec = spec if isinstance(spec, dict) else {}
@@ -190,6 +191,6 @@ def _require_usable(kind: Kind, item: Mapping[str, object]) -> None:
         meta = item.get("metadata")
         labels = meta.get("labels") if isinstance(meta, dict) else None
         _require(
-            isinstance(labels, dict) and labels.get("kubernetes.io/service-name"),
-            "label kubernetes.io/service-name is missing: it says which Service the slice serves",
+            isinstance(labels, dict) and labels.get(SERVICE_NAME_LABEL),
+            f"label {SERVICE_NAME_LABEL} is missing: it says which Service the slice serves",
         )

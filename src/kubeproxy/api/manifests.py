@@ -1,8 +1,8 @@
-"""Objects without a cluster: a file or directory of YAML or JSON manifests, watched.
+"""A source of objects without a cluster: a watched file or directory of YAML or JSON manifests.
 
-A file counts when its writer is done with it. A file that cannot be read or parsed, or that is
-empty, is taken for half-written: it is named in the log and what it said before stays. A file
-that is gone takes its objects with it.
+A file is read when its writer has closed it. A file that cannot be read or parsed, or that is
+empty, is taken for half-written: it is named in the log and its earlier objects stay. When a file
+is deleted, so are its objects.
 """
 
 from __future__ import annotations
@@ -11,54 +11,67 @@ import asyncio
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from kubeproxy.api import objects
 from kubeproxy.api.manifest_text import Key, Manifest, parse_manifest
 from kubeproxy.api.source import Delete, Inbox, Kind, Object, Synced, Undecodable, Upsert
 from kubeproxy.errors import ConfigError, ObjectError
-from kubeproxy.kernel.inotify import CHANGES, FileNews, FileWatch, Happening
+from kubeproxy.go.text import format_os_error
+from kubeproxy.kernel.inotify import CHANGES, EventMask, FileEvent, FileWatch
 from kubeproxy.logs import get_logger
 
 logger = get_logger(__name__)
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 SETTLE_SECONDS = 0.005
-"""News about one save comes in several pieces; reading once is enough."""
+"""One save causes several file events. After this pause a file is read once for all of them."""
 
 _DATA_LINK = "..data"
 """The link by which a mounted ConfigMap points to its current version."""
 
 
 class ManifestSource:
-    """Delivers the objects of a file or directory, and every later change of them."""
+    """A `Source` that delivers the objects of a file or directory, and their later changes."""
 
     def __init__(self, path: Path) -> None:
         try:
             path.stat()
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise ConfigError(f"--manifests {path}: {reason}") from error
+            raise ConfigError(f"--manifests {path}: {format_os_error(error)}") from error
         self._path = path
         self._directory = path if path.is_dir() else path.parent
         self._files: dict[Path, Manifest] = {}
         self._signatures: dict[Path, tuple[int, int, int]] = {}
         self._clashes: frozenset[Undecodable] = frozenset()
-        self._untold: list[Undecodable] = []
+        self._unreported: list[Undecodable] = []
+
+    @property
+    def needs_node(self) -> bool:
+        return False
+
+    @property
+    def poster(self) -> None:
+        return None
+
+    async def find_node(self, name: str, *, needs_pod_cidrs: bool) -> objects.Node | None:
+        """Return the Node of this name in the manifests. Nothing is waited for."""
+        found = self._scan(None).get((Kind.NODE, "", name))
+        return found if isinstance(found, objects.Node) else None
+
+    async def close(self) -> None:
+        return None
 
     def load(self) -> Mapping[Key, Object]:
-        """Read everything and log what cannot be used; the objects that hold now."""
-        found = self.objects()
-        for problem in self._take_untold():
+        """Read everything once and log what cannot be used. Return the usable objects."""
+        found = self._scan(None)
+        for problem in self._take_unreported():
             kind, name = problem.kind.value, problem.name
             logger.error(problem.reason, "Object is left out", kind=kind, name=name)
         return found
 
-    def objects(self) -> Mapping[Key, Object]:
-        """The objects that hold now; what cannot be used is told by `load` or `run`."""
-        return self._scan(None)
-
-    async def run(self, inbox: Inbox) -> None:
-        """Deliver what is there, then what changes, until cancelled."""
+    async def run(self, inbox: Inbox, node_name: str) -> None:
+        """Deliver what is there, then what changes, until cancelled. All Nodes are delivered."""
         with FileWatch() as watch:
-            self._listen(watch)
+            self._add_watches(watch)
             held = self._deliver({}, self._scan(None), inbox)
             for kind in Kind:
                 inbox.send(Synced(kind))
@@ -66,19 +79,20 @@ class ManifestSource:
                 names = self._changed(await watch.wait())
                 if names is None or names:
                     await asyncio.sleep(SETTLE_SECONDS)
-                    self._listen(watch)
+                    self._add_watches(watch)
                     held = self._deliver(held, self._scan(names), inbox)
 
-    def _listen(self, watch: FileWatch) -> None:
-        """Hear about the directory, and about another one that takes its place."""
+    def _add_watches(self, watch: FileWatch) -> None:
+        """Watch the directory, and its parent for another directory that takes its place."""
         for directory in dict.fromkeys((self._path.parent, self._directory)):
             if directory.is_dir():
-                watch.add(directory, CHANGES | Happening.ATTRIB)
+                watch.add(directory, CHANGES | EventMask.ATTRIB)
 
     def _deliver(
         self, held: Mapping[Key, Object], wanted: Mapping[Key, Object], inbox: Inbox
     ) -> Mapping[Key, Object]:
-        for problem in self._take_untold():
+        """Send the difference between what the inbox holds and what is wanted."""
+        for problem in self._take_unreported():
             inbox.send(problem)
         for key, found in wanted.items():
             if held.get(key) != found:
@@ -87,36 +101,36 @@ class ManifestSource:
             inbox.send(Delete(kind, namespace, name))
         return wanted
 
-    def _take_untold(self) -> list[Undecodable]:
-        untold, self._untold = self._untold, []
-        return untold
+    def _take_unreported(self) -> list[Undecodable]:
+        unreported, self._unreported = self._unreported, []
+        return unreported
 
-    def _changed(self, news: list[FileNews]) -> set[str] | None:
-        """Names of the files to look at again; None means all.
+    def _changed(self, events: list[FileEvent]) -> set[str] | None:
+        """Return the names of the files to read again, or None for all.
 
-        Only those in the news: a neighbour that is being written right now keeps what it said
-        until its writer closes it.
+        Only files with an event count. Another one that is being written right now keeps its
+        earlier objects until its writer closes it.
         """
         names: set[str] = set()
-        for item in news:
-            is_inside = item.directory == self._directory
-            if self._is_about_all(item, is_inside):
+        for event in events:
+            is_inside = event.directory == self._directory
+            if self._concerns_all(event, is_inside):
                 return None
-            if is_inside and self._is_settled(item):
-                names.add(item.name)
+            if is_inside and self._is_complete(event):
+                names.add(event.name)
         return names if self._path == self._directory else names & {self._path.name}
 
-    def _is_about_all(self, item: FileNews, is_inside: bool) -> bool:
-        if item.what & Happening.OVERFLOW:
-            return True
+    def _concerns_all(self, event: FileEvent, is_inside: bool) -> bool:
+        if event.mask & EventMask.OVERFLOW:
+            return True  # The kernel dropped events.
         # The directory itself, or a ConfigMap that points to its next version.
-        return item.name in ("", _DATA_LINK) if is_inside else item.name == self._directory.name
+        return event.name in ("", _DATA_LINK) if is_inside else event.name == self._directory.name
 
-    def _is_settled(self, item: FileNews) -> bool:
-        """A file that is made counts when its writer closes it; a link counts at once."""
-        if item.what & ~(Happening.CREATE | Happening.MODIFY):
+    def _is_complete(self, event: FileEvent) -> bool:
+        """Can the file be read? A new file only when its writer closes it, a link at once."""
+        if event.mask & ~(EventMask.CREATE | EventMask.MODIFY):
             return True
-        return (item.directory / item.name).is_symlink()
+        return (event.directory / event.name).is_symlink()
 
     def _paths(self) -> list[Path]:
         if self._path != self._directory:
@@ -130,7 +144,7 @@ class ManifestSource:
         )
 
     def _scan(self, names: Collection[str] | None) -> Mapping[Key, Object]:
-        """Look at the files of these names again, or at all; the objects that hold now."""
+        """Read the changed files among these names, or among all. Return all usable objects."""
         try:
             paths = self._paths()
         except OSError as error:
@@ -140,16 +154,16 @@ class ManifestSource:
             del self._files[gone]
             self._signatures.pop(gone, None)
         for path in paths:
-            if (names is None or path.name in names) and self._is_new(path):
+            if (names is None or path.name in names) and self._note_change(path):
                 self._read(path)
         return self._merge()
 
-    def _is_new(self, path: Path) -> bool:
-        """Has the file been written, replaced or made readable since it was last read?"""
+    def _note_change(self, path: Path) -> bool:
+        """Was the file written, replaced or made readable since it was last noted?"""
         try:
             status = path.stat()
         except OSError:
-            return True  # Reading it gives the message.
+            return True  # Reading it will log the reason.
         signature = (status.st_ino, status.st_size, status.st_ctime_ns)
         if self._signatures.get(path) == signature:
             return False
@@ -163,10 +177,11 @@ class ManifestSource:
             logger.error(error, "Manifest is left as it was before", file=str(path))
             return
         before = self._files.get(path, Manifest())
-        self._untold += [p for p in manifest.problems if p not in before.problems]
-        self._files[path] = _keeping_bad(manifest, before)
+        self._unreported += [p for p in manifest.problems if p not in before.problems]
+        self._files[path] = _with_kept(manifest, before)
 
     def _merge(self) -> Mapping[Key, Object]:
+        """Return the objects of all files. Of objects with one name the first file's wins."""
         merged: dict[Key, Object] = {}
         clashes: list[Undecodable] = []
         for path in sorted(self._files):
@@ -176,13 +191,13 @@ class ManifestSource:
                     clashes.append(Undecodable(key[0], f"{key[1]}/{key[2]}", text))
                 else:
                     merged[key] = found
-        self._untold += [clash for clash in clashes if clash not in self._clashes]
+        self._unreported += [clash for clash in clashes if clash not in self._clashes]
         self._clashes = frozenset(clashes)
         return merged
 
 
-def _keeping_bad(manifest: Manifest, before: Manifest) -> Manifest:
-    """What was known under the name of an object that is bad now stays."""
+def _with_kept(manifest: Manifest, before: Manifest) -> Manifest:
+    """Keep the earlier version of each object that cannot be decoded now."""
     bad = {(problem.kind, problem.name) for problem in manifest.problems}
     kept = {
         key: found

@@ -1,8 +1,8 @@
-"""Finding our own Node at the start, with upstream's patience.
+"""Finding our own Node at the start, waiting as long as upstream does.
 
-The first answer is waited for without limit: nothing can be done without it. Then a Node that is
-missing or has no address yet gets 30 seconds, and, where its pod networks are needed, another five
-minutes. What each look means is decided by `NodeWait`, which knows no clock and no network.
+The first response is waited for without limit, since nothing can be done without it. Then a Node
+that is missing or has no address yet gets 30 seconds, and, where its pod networks are needed,
+another five minutes. What a look-up means is decided by `NodeWait`, which has no clock and no I/O.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from enum import Enum
 import msgspec
 
 from kubeproxy.api.backoff import Backoff, BackoffPolicy
+from kubeproxy.api.client import ApiClient
 from kubeproxy.api.decode import decode_node_ips, decode_pod_cidrs
 from kubeproxy.api.objects import Node
-from kubeproxy.api.reflector import Opener
 from kubeproxy.api.resources import resource_for
 from kubeproxy.api.source import Kind
 from kubeproxy.api.transport import Request
@@ -27,28 +27,28 @@ from kubeproxy.logs import get_logger
 
 logger = get_logger(__name__)
 
-LOOK_SECONDS = 1.0
+LOOKUP_INTERVAL_SECONDS = 1.0
 ADDRESS_SECONDS = 30.0
 POD_CIDR_SECONDS = 300.0
 
 
-class Verdict(Enum):
-    """What to do after a look."""
+class NextStep(Enum):
+    """What to do after a look-up."""
 
-    LOOK_AGAIN = "look again"
-    GO_ON = "go on"
+    RETRY = "retry"
+    PROCEED = "proceed"
     GIVE_UP = "give up"
 
 
-class Judgement(msgspec.Struct, frozen=True, gc=False):
-    """A verdict, and what the operator must be told with it."""
+class NodeDecision(msgspec.Struct, frozen=True, gc=False):
+    """What to do next, and the message for the operator that goes with it."""
 
-    verdict: Verdict
+    step: NextStep
     message: str = ""
 
 
 class NodeWait:
-    """Judges one look at the Node after the other."""
+    """Decides after each look-up of the Node whether to wait on."""
 
     def __init__(self, name: str, *, needs_pod_cidrs: bool) -> None:
         self._name = name
@@ -56,35 +56,41 @@ class NodeWait:
         self._since: float | None = None
         self._is_addressed = False
 
-    def judge(self, node: Node | None, now: float) -> tuple[Judgement, ...]:
-        """What this look means; the last judgement counts, those before it are only told."""
+    def decide(self, node: Node | None, now: float) -> tuple[NodeDecision, ...]:
+        """Return what this look-up means.
+
+        The last decision counts. One before it ends the wait for addresses and has a message at
+        most.
+        """
         if self._since is None:
             self._since = now
         if not self._is_addressed:
-            first = self._judge_addresses(node, now - self._since)
-            if first.verdict is Verdict.LOOK_AGAIN or not self._needs_pod_cidrs:
+            first = self._decide_addresses(node, now - self._since)
+            if first.step is NextStep.RETRY or not self._needs_pod_cidrs:
                 return (first,)
             self._is_addressed, self._since = True, now
-            return (first, self._judge_pod_cidrs(node, 0.0))
-        return (self._judge_pod_cidrs(node, now - self._since),)
+            return (first, self._decide_pod_cidrs(node, 0.0))
+        return (self._decide_pod_cidrs(node, now - self._since),)
 
-    def _judge_addresses(self, node: Node | None, waited: float) -> Judgement:
+    def _decide_addresses(self, node: Node | None, waited: float) -> NodeDecision:
         if node is not None and decode_node_ips(node):
-            return Judgement(Verdict.GO_ON)
+            return NodeDecision(NextStep.PROCEED)
         if waited < ADDRESS_SECONDS:
-            return Judgement(Verdict.LOOK_AGAIN)
+            return NodeDecision(NextStep.RETRY)
         what = "to exist" if node is None else "to be assigned IPs"
-        return Judgement(Verdict.GO_ON, f"Timed out waiting for node {what}")
+        return NodeDecision(NextStep.PROCEED, f"Timed out waiting for node {what}")
 
-    def _judge_pod_cidrs(self, node: Node | None, waited: float) -> Judgement:
+    def _decide_pod_cidrs(self, node: Node | None, waited: float) -> NodeDecision:
         if node is not None and decode_pod_cidrs(node):
-            return Judgement(Verdict.GO_ON)
+            return NodeDecision(NextStep.PROCEED)
         if waited < POD_CIDR_SECONDS:
-            return Judgement(Verdict.LOOK_AGAIN)
+            return NodeDecision(NextStep.RETRY)
         if node is None:
-            return Judgement(Verdict.GIVE_UP, f'timeout waiting for node "{self._name}" to exist')
-        return Judgement(
-            Verdict.GIVE_UP, f'timeout waiting for PodCIDR allocation on node "{self._name}"'
+            return NodeDecision(
+                NextStep.GIVE_UP, f'timeout waiting for node "{self._name}" to exist'
+            )
+        return NodeDecision(
+            NextStep.GIVE_UP, f'timeout waiting for PodCIDR allocation on node "{self._name}"'
         )
 
 
@@ -93,11 +99,11 @@ class _Nodes(msgspec.Struct, frozen=True):
 
 
 class NodeFinder:
-    """Looks at the API server until a verdict falls."""
+    """Looks the Node up at the API server until it is found or given up."""
 
     def __init__(
         self,
-        client: Opener,
+        client: ApiClient,
         *,
         clock: Callable[[], float] = time.monotonic,
         rand: Callable[[], float] = random.random,
@@ -109,21 +115,21 @@ class NodeFinder:
         self._sleep = sleep
 
     async def find(self, name: str, *, needs_pod_cidrs: bool) -> Node | None:
-        """The Node, or None if it does not come; raises `ApiError` where that is fatal."""
+        """Return the Node, or None if it does not appear. Raises `ApiError` if that is fatal."""
         wait = NodeWait(name, needs_pod_cidrs=needs_pod_cidrs)
         while True:
-            node = await self._look(name)
-            for judgement in wait.judge(node, self._clock()):
-                if judgement.verdict is Verdict.GIVE_UP:
-                    raise ApiError(judgement.message)
-                if judgement.message:
-                    logger.error(None, judgement.message, node=name)
-            if judgement.verdict is Verdict.GO_ON:
+            node = await self._look_up(name)
+            for decision in wait.decide(node, self._clock()):
+                if decision.step is NextStep.GIVE_UP:
+                    raise ApiError(decision.message)
+                if decision.message:
+                    logger.error(None, decision.message, node=name)
+            if decision.step is NextStep.PROCEED:
                 return node
-            await self._sleep(LOOK_SECONDS)
+            await self._sleep(LOOKUP_INTERVAL_SECONDS)
 
-    async def _look(self, name: str) -> Node | None:
-        """One answer, however long the server takes to give it."""
+    async def _look_up(self, name: str) -> Node | None:
+        """Return the Node as it is now, or None. Retries until the server responds."""
         resource = resource_for(Kind.NODE, name)
         query = (*resource.selectors, ("resourceVersion", "0"))
         backoff = Backoff(BackoffPolicy())

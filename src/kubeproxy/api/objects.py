@@ -16,7 +16,10 @@ TRIGGER_TIME_ANNOTATION = "endpoints.kubernetes.io/last-change-trigger-time"
 
 
 class _Object(Struct, frozen=True, rename="camel", gc=False):
-    """Frozen, with the API's camelCase names; a tree that came from JSON has no cycles to find."""
+    """Frozen, with the API's camelCase names.
+
+    `gc=False`: a tree that came from JSON has no cycles for the garbage collector to find.
+    """
 
 
 class ServiceLabels(_Object, frozen=True):

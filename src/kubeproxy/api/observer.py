@@ -1,6 +1,6 @@
-"""What the API client tells about its work, for metrics and logs.
+"""The API client's report of its own work, as a seam to the metrics.
 
-The client calls an `Observer`; the program connects it to its metrics. The names of the arguments
+The client calls an `Observer`; `status.api_client` has the one that counts. Names of arguments
 are the labels of upstream's `rest_client_*` families.
 """
 
@@ -10,19 +10,19 @@ from typing import Protocol
 
 
 class Observer(Protocol):
-    """Receives what happened; must not wait or raise."""
+    """Is notified of requests. Must neither wait nor raise."""
 
     def requested(self, *, code: str, method: str, host: str) -> None:
-        """An answer began (`code` is its status) or none came (`<error>`)."""
+        """A response began (`code` is its status), or there was none (`<error>`)."""
 
     def answered(self, *, method: str, host: str, seconds: float, sent: int) -> None:
-        """How long the beginning of an answer took; not told of watches."""
+        """The beginning of a response took so long. Not called for watches."""
 
     def received(self, *, method: str, host: str, size: int) -> None:
-        """A whole answer was read; not told of watches."""
+        """A whole response was read. Not called for watches."""
 
     def rate_limited(self, *, method: str, host: str, seconds: float) -> None:
-        """A request waited for the client's own limit."""
+        """A request waited for the client's own rate limit."""
 
     def retried(self, *, code: str, method: str, host: str) -> None:
         """A request is sent again because the server asked for it."""
@@ -31,29 +31,4 @@ class Observer(Protocol):
         """A host name was looked up."""
 
     def plugin_called(self, *, code: int, status: str) -> None:
-        """The credential plugin ran; `status` is upstream's `call_status`."""
-
-
-class SilentObserver:
-    """An observer for callers that measure nothing."""
-
-    def requested(self, *, code: str, method: str, host: str) -> None:
-        pass
-
-    def answered(self, *, method: str, host: str, seconds: float, sent: int) -> None:
-        pass
-
-    def received(self, *, method: str, host: str, size: int) -> None:
-        pass
-
-    def rate_limited(self, *, method: str, host: str, seconds: float) -> None:
-        pass
-
-    def retried(self, *, code: str, method: str, host: str) -> None:
-        pass
-
-    def resolved(self, *, host: str, seconds: float) -> None:
-        pass
-
-    def plugin_called(self, *, code: int, status: str) -> None:
-        pass
+        """The credential plugin ran. `status` is upstream's `call_status`."""

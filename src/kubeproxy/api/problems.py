@@ -1,7 +1,7 @@
-"""Answers that are no success, as exceptions whose text helps the operator.
+"""Error responses of the API server as exceptions, with a text that helps the operator.
 
-The API server says in its Status what is wrong; we keep its words, which name verb and resource,
-and add what to do about it.
+The text keeps the message of the server's Status, which names verb and resource, and adds what to
+do about it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ TOO_MANY_REQUESTS = 429
 
 
 class Refused(ApiError):
-    """The server will not do this, now or later."""
+    """The server refuses the request, and would refuse it again."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -21,30 +21,30 @@ class Refused(ApiError):
 
 
 class Unauthorized(Unavailable):
-    """The server does not know us; a rotated token may change that."""
+    """The server does not accept our credentials. A rotated token may change that."""
 
 
 class ServerFailed(Unavailable):
-    """The server answered that it failed (5xx): another way of asking may fare better."""
+    """The server failed (5xx). Another kind of request may succeed: pages instead of a stream."""
 
 
-def problem(what: str, code: int, status: Status) -> ApiError:
-    """The exception for an answer with this HTTP code and Status to the request `what`."""
-    said = status.message or f"HTTP status {code}"
+def api_error(what: str, code: int, status: Status) -> ApiError:
+    """Return the exception for a response with this code and Status to the request `what`."""
+    message = status.message or f"HTTP status {code}"
     if code == 401:
         return Unauthorized(
-            f"{what}: the server does not accept our credentials ({said}); "
+            f"{what}: the server does not accept our credentials ({message}); "
             "check the token or client certificate of the kubeconfig or service account"
         )
     if code == 403:
         return Forbidden(
-            f"{what}: {said}; bind a ClusterRole with this verb and resource to this user"
+            f"{what}: {message}; bind a ClusterRole with this verb and resource to this user"
         )
-    if code == GONE or status.is_expired or "Too large resource version" in said:
+    if code == GONE or status.is_expired or "Too large resource version" in message:
         # Too large: the server's storage was set back, and our version never existed there.
-        return Expired(f"{what}: {said}")
+        return Expired(f"{what}: {message}")
     if code == TOO_MANY_REQUESTS:
-        return Unavailable(f"{what}: the server asks for patience ({code}: {said})")
+        return Unavailable(f"{what}: the server asks for patience ({code}: {message})")
     if code >= 500:
-        return ServerFailed(f"{what}: the server cannot answer now ({code}: {said})")
-    return Refused(f"{what}: the server refuses ({code}: {said})", code)
+        return ServerFailed(f"{what}: the server cannot answer now ({code}: {message})")
+    return Refused(f"{what}: the server refuses ({code}: {message})", code)

@@ -1,11 +1,11 @@
-"""Keeps one collection of objects in step with the API server, for ever.
+"""Keeps one collection of objects in step with the API server, until cancelled.
 
-List, then watch from there; watch again from the last version when a watch ends; list again only
-when the server no longer knows that version or an answer made no sense. An outage, however long,
-costs nothing but waiting: what was announced stays announced until a complete list says otherwise.
+List, then watch from there. When a watch ends, watch again from the last version. List again only
+when the server no longer has that version or a response made no sense. An outage, however long,
+costs nothing but waiting: announced objects stay announced until a complete list omits them.
 
-A streaming list (the server sends existing objects as watch events) is tried first; where it is
-refused or gets stuck, pages are fetched. What the bytes mean is decided in `watch`.
+A streaming list (the server sends existing objects as watch events) is tried first. Where it is
+refused or stalls, pages are fetched. What the bytes mean is decided in `watch`.
 """
 
 from __future__ import annotations
@@ -14,44 +14,35 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from kubeproxy.api.backoff import Backoff, BackoffPolicy
-from kubeproxy.api.problems import Refused, ServerFailed, problem
+from kubeproxy.api.client import ApiClient
+from kubeproxy.api.problems import Refused, ServerFailed, api_error
 from kubeproxy.api.resources import Resource
-from kubeproxy.api.transport import Answer, Request
-from kubeproxy.api.watch import Event, Failed, Garbled, Ignored, Status, Tracked, Tracker
+from kubeproxy.api.source import Inbox, Synced
+from kubeproxy.api.transport import Request, Response
+from kubeproxy.api.watch import Failed, Garbled, Ignored, Progress, Status, Tracker, WatchEvent
 from kubeproxy.errors import ApiError, Expired, Unavailable
 from kubeproxy.logs import get_logger
 
-T = TypeVar("T", bound=Tracked)
 logger = get_logger(__name__)
 
 
-class Opener(Protocol):
-    """The part of the client that is used here."""
-
-    def open(self, request: Request) -> AbstractAsyncContextManager[Answer]: ...
-
-    async def read(self, request: Request) -> bytes: ...
-
-
 class ReflectorSettings(msgspec.Struct, frozen=True, gc=False):
-    """Times and sizes; the defaults are upstream's, except where it has none."""
+    """Times and sizes. The defaults are upstream's, except where it has none."""
 
     page_size: int = 500
     watch_seconds: float = 300.0
     """The server ends a watch after this time to twice this time."""
     grace_seconds: float = 30.0
-    """How much longer we wait for that end before we end it ourselves."""
+    """How much longer to wait for that end before ending the watch from this side."""
     stall_seconds: float = 60.0
-    """A streaming list that is silent for so long is given up for pages."""
+    """After so long without a byte a streaming list is given up, and pages are fetched."""
     list_seconds: float = 300.0
     short_watch_seconds: float = 1.0
-    """A watch that ends sooner, without a word, counts as a failure."""
+    """A watch that ends sooner, without an event, counts as a failure."""
     backoff: BackoffPolicy = BackoffPolicy()
     streams: bool = True
 
@@ -59,14 +50,14 @@ class ReflectorSettings(msgspec.Struct, frozen=True, gc=False):
 DEFAULTS = ReflectorSettings()
 
 
-class Reflector(Generic[T]):
-    """One collection; `deliver` gets every event, in order, and must not wait."""
+class Reflector:
+    """Sends every event of one collection to the inbox, in order."""
 
     def __init__(
         self,
-        client: Opener,
-        resource: Resource[T],
-        deliver: Callable[[Event[T]], None],
+        client: ApiClient,
+        resource: Resource,
+        inbox: Inbox,
         *,
         settings: ReflectorSettings = DEFAULTS,
         clock: Callable[[], float] = time.monotonic,
@@ -75,17 +66,17 @@ class Reflector(Generic[T]):
     ) -> None:
         self._client = client
         self._resource = resource
-        self._deliver = deliver
+        self._inbox = inbox
         self._settings = settings
         self._clock = clock
         self._rand = rand
         self._sleep = sleep
-        self._tracker: Tracker[T] = Tracker(resource.decoder())
+        self._tracker = Tracker(resource.kind)
         self._backoff = Backoff(settings.backoff)
         self._trusts_version = True
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """List and watch until cancelled."""
         while True:
             try:
                 await self._list_and_watch()
@@ -104,7 +95,8 @@ class Reflector(Generic[T]):
             if not (self._settings.streams and await self._streaming_list()):
                 await self._paged_list()
         except Expired:
-            # Not even "at least as new as what we saw" can be had: take what there is.
+            # The server does not even have "at least as new as what we saw", for example after
+            # its storage was restored from a backup: take any version.
             self._trusts_version = False
             raise
         self._trusts_version = True
@@ -112,7 +104,7 @@ class Reflector(Generic[T]):
             await self._watch()
 
     async def _streaming_list(self) -> bool:
-        """List and go on watching in one answer; False where pages must be fetched instead."""
+        """List and watch in one response. Return False where pages must be fetched instead."""
         version = self._tracker.resource_version if self._trusts_version else ""
         query = (
             ("sendInitialEvents", "true"),
@@ -122,7 +114,7 @@ class Reflector(Generic[T]):
         self._tracker.begin_list()
         try:
             await self._follow(query)
-        except (Refused, ServerFailed, _BrokenOff, _Useless) as error:
+        except (Refused, ServerFailed, _StreamBroken, _StreamUnusable) as error:
             if self._tracker.is_listing:
                 logger.v(2).info(
                     "No streaming list, fetching pages", type=self._resource.name, err=str(error)
@@ -134,7 +126,7 @@ class Reflector(Generic[T]):
         try:
             await self._fetch_pages(version, self._settings.page_size)
         except _PagesExpired:
-            # The list took longer than the server keeps versions: take all at once.
+            # The list took longer than the server keeps versions: fetch all in one page.
             await self._fetch_pages("", 0)
 
     async def _fetch_pages(self, version: str, page_size: int) -> None:
@@ -153,7 +145,7 @@ class Reflector(Generic[T]):
                 return
 
     def _page_request(self, version: str, page_size: int, token: str) -> Request:
-        # A token carries its version; sending both is an error.
+        # A token contains its version. The server refuses a request that has both.
         where = ("continue", token) if token else ("resourceVersion", version)
         limit = (("limit", str(page_size)),) if page_size else ()
         return Request(
@@ -164,7 +156,7 @@ class Reflector(Generic[T]):
         )
 
     async def _watch(self) -> None:
-        """One watch from the last version; troubles on the way are waited out here."""
+        """Watch once from the last version. Pause after a watch that failed or was very short."""
         self._tracker.begin_stream()
         started, version = self._clock(), self._tracker.resource_version
         try:
@@ -179,7 +171,7 @@ class Reflector(Generic[T]):
             await self._pause()
 
     async def _follow(self, query: tuple[tuple[str, str], ...]) -> None:
-        """Deliver the events of one watch answer until it ends."""
+        """Deliver the events of one watch response until it ends."""
         seconds = self._settings.watch_seconds * (1 + self._rand())
         request = Request(
             "GET",
@@ -195,57 +187,63 @@ class Reflector(Generic[T]):
             timeout_seconds=seconds + self._settings.grace_seconds,
             idle_seconds=seconds + self._settings.grace_seconds,
         )
-        async with self._client.open(request) as answer:
-            async for chunk in self._chunks(answer):
+        async with self._client.open(request) as response:
+            async for chunk in self._chunks(response):
                 for event in self._tracker.feed(chunk):
                     self._handle(event)
         if self._tracker.is_listing:
-            raise _BrokenOff("the stream ended before all objects were sent")
+            raise _StreamBroken("the stream ended before all objects were sent")
 
-    async def _chunks(self, answer: Answer) -> AsyncIterator[bytes]:
-        """The pieces of a stream; while it lists, silence is a failure."""
-        pieces = answer.chunks()
+    async def _chunks(self, response: Response) -> AsyncIterator[bytes]:
+        """Yield the pieces of a stream. While it lists, silence is a failure."""
+        pieces = response.chunks()
         while True:
             limit = self._settings.stall_seconds if self._tracker.is_listing else None
             try:
                 async with asyncio.timeout(limit):
                     piece = await anext(pieces, b"")
             except TimeoutError:
-                raise _BrokenOff(f"no byte for {limit:g} seconds") from None
+                raise _StreamBroken(f"no byte for {limit:g} seconds") from None
             except Unavailable as error:
-                raise _BrokenOff(str(error)) from error
+                raise _StreamBroken(str(error)) from error
             if not piece:
                 return
             yield piece
 
-    def _handle(self, event: Event[T]) -> None:
-        if isinstance(event, Failed):
-            raise self._failure(event.status)
-        if isinstance(event, Garbled):
-            raise _Useless(f"{self._resource.path}: {event.reason}")
-        if isinstance(event, Ignored):
-            logger.v(1).info(
-                "Unknown watch event is ignored", type=self._resource.name, event=event.type
-            )
-            return
-        self._deliver(event)
+    def _handle(self, event: WatchEvent) -> None:
+        match event:
+            case Failed():
+                raise self._failure(event.status)
+            case Garbled():
+                raise _StreamUnusable(f"{self._resource.path}: {event.reason}")
+            case Ignored():
+                logger.v(1).info(
+                    "Unknown watch event is ignored", type=self._resource.name, event=event.type
+                )
+            case Progress():
+                pass  # The tracker has noted the version.
+            case Synced():
+                logger.v(2).info("Caches populated", type=self._resource.name)
+                self._inbox.send(event)
+            case _:
+                self._inbox.send(event)
 
     def _failure(self, status: Status) -> ApiError:
-        """Why the server ended a stream; where it is to blame itself, a new list is the way on."""
-        found = problem(f"watch {self._resource.path}", status.code or 500, status)
-        return _Useless(str(found)) if isinstance(found, ServerFailed) else found
+        """Return why the server ended a stream. After a failure of its own only a list helps."""
+        found = api_error(f"watch {self._resource.path}", status.code or 500, status)
+        return _StreamUnusable(str(found)) if isinstance(found, ServerFailed) else found
 
     async def _pause(self) -> None:
         await self._sleep(self._backoff.fail(self._clock(), self._rand()))
 
 
-class _BrokenOff(Unavailable):
-    """A stream began and did not end well."""
+class _StreamBroken(Unavailable):
+    """A stream ended early or stalled. A watch may continue from the last version."""
 
 
-class _Useless(ApiError):
-    """A stream that cannot be gone on with, and whose missing part is unknown."""
+class _StreamUnusable(ApiError):
+    """A stream cannot be continued and its missing part is unknown, so that a list is needed."""
 
 
 class _PagesExpired(Exception):
-    """The versions of a paged list were forgotten before its last page."""
+    """The server dropped the version of a paged list before its last page."""

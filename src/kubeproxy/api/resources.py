@@ -1,47 +1,36 @@
-"""What the proxy asks the API server for: one row per kind, selectors to the letter upstream's."""
+"""The collections that are listed and watched: one row per kind, with upstream's selectors."""
 
 from __future__ import annotations
-
-from typing import Generic, TypeVar
 
 import msgspec
 
 from kubeproxy.api.objects import HEADLESS_LABEL, PROXY_NAME_LABEL
 from kubeproxy.api.source import Kind
-from kubeproxy.api.watch import Tracked
-
-T = TypeVar("T", bound=Tracked)
 
 
-class Resource(msgspec.Struct, Generic[T], frozen=True):
+class Resource(msgspec.Struct, frozen=True):
     """A collection to list and watch."""
 
-    name: str
+    kind: Kind
     path: str
-    type: type[T]
     label_selector: str = ""
     field_selector: str = ""
+
+    @property
+    def name(self) -> str:
+        """The kind as the log names it."""
+        return self.kind.value
 
     @property
     def selectors(self) -> tuple[tuple[str, str], ...]:
         pairs = (("labelSelector", self.label_selector), ("fieldSelector", self.field_selector))
         return tuple((name, value) for name, value in pairs if value)
 
-    def decoder(self) -> msgspec.json.Decoder[T]:
-        """Lenient about numbers in strings and the like, as other clients are."""
-        return msgspec.json.Decoder(self.type)
 
-
-def resource_for(kind: Kind, node_name: str) -> Resource[Tracked]:
-    """The collection in which the objects of a kind are found; of nodes only our own."""
+def resource_for(kind: Kind, node_name: str) -> Resource:
+    """Return the collection that holds the objects of a kind. Of nodes it selects only ours."""
     path, labels, fields = _TABLE[kind]
-    return Resource(
-        name=kind.value,
-        path=path,
-        type=kind.object_type,
-        label_selector=labels,
-        field_selector=fields.format(node=node_name),
-    )
+    return Resource(kind, path, labels, fields.format(node=node_name))
 
 
 _TABLE = {

@@ -1,8 +1,9 @@
 """Where objects come from, as a seam: an API server, a directory of manifests, or a test.
 
-A source delivers events to an inbox and never looks back. It may repeat itself; it must say
-`Synced` for a kind once everything that existed at its start has been delivered, and it must
-find out by itself what vanished while it was not looking.
+A source delivers events to an inbox and keeps no record of what the inbox does with them. It may
+repeat events. It must send `Synced` for a kind once everything that existed at its start has been
+delivered, and it must find out by itself which objects vanished while it could not watch. This is
+the only event vocabulary: what a watch stream brings and what a manifest holds both end up here.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
+from kubeproxy.api.events import EventPoster
 from kubeproxy.api.objects import EndpointSlice, Node, Service, ServiceCIDR
 
 Object: TypeAlias = Service | EndpointSlice | Node | ServiceCIDR
 
 
 class Kind(Enum):
-    """The kinds of objects the proxy watches; the value is the API's kind name."""
+    """The kinds of objects the proxy watches. The value is the API's kind name."""
 
     SERVICE = "Service"
     ENDPOINT_SLICE = "EndpointSlice"
@@ -39,14 +41,14 @@ _OBJECT_TYPES: dict[Kind, type[Object]] = {
 
 
 class Upsert(Struct, frozen=True):
-    """This object exists and looks like this now."""
+    """The object exists and looks like this now, perhaps the same as before."""
 
     kind: Kind
     object: Object
 
 
 class Delete(Struct, frozen=True):
-    """No object of this name exists any more (perhaps none ever did)."""
+    """No object of this name exists any more, or it left the selection. Perhaps none ever did."""
 
     kind: Kind
     namespace: str
@@ -54,13 +56,16 @@ class Delete(Struct, frozen=True):
 
 
 class Synced(Struct, frozen=True):
-    """Everything of this kind that existed at the start has been delivered."""
+    """Everything of this kind that exists was delivered, and everything gone was deleted."""
 
     kind: Kind
 
 
 class Undecodable(Struct, frozen=True):
-    """An object that is not even of its kind's shape; what was known under its name stays."""
+    """An object does not have the shape of its kind. What was known under its name stays.
+
+    `name` is `namespace/name`, or `name` for a cluster-wide object, or empty if it is unreadable.
+    """
 
     kind: Kind
     name: str
@@ -77,6 +82,21 @@ class Inbox(Protocol):
 
 
 class Source(Protocol):
-    """Delivers events until cancelled."""
+    """A place objects come from: an API server, or manifests."""
 
-    async def run(self, inbox: Inbox) -> None: ...
+    @property
+    def needs_node(self) -> bool:
+        """Whether a node without a Node object is unfit to receive traffic."""
+
+    @property
+    def poster(self) -> EventPoster | None:
+        """What carries Kubernetes events to the API server, or None without an API server."""
+
+    async def find_node(self, name: str, *, needs_pod_cidrs: bool) -> Node | None:
+        """Wait for the Node object as long as upstream would. Return None if there is none."""
+
+    async def run(self, inbox: Inbox, node_name: str) -> None:
+        """Deliver events until cancelled. Of Node objects only `node_name` is needed."""
+
+    async def close(self) -> None:
+        """Release connections."""

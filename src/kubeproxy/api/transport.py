@@ -2,7 +2,7 @@
 
 Promises: connections are kept and reused, a dead peer is noticed within about 45 seconds also on a
 silent watch, and every failure is an `Unavailable` whose text names the request and the reason.
-Credentials, rate limits and retries are `client`'s business.
+Credentials, rate limits and retries are left to `client`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _KEEPALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 45_000),
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 )
-"""Upstream's HTTP/2 connection is pinged after 30 silent seconds; the kernel does it for us."""
+"""Upstream's HTTP/2 connection sends a ping after 30 silent seconds. HTTP/1.1 has no ping, so the
+kernel's keep-alive probes take its place."""
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "i686": "386", "armv7l": "arm"}
 
@@ -54,14 +55,14 @@ class Request(msgspec.Struct, frozen=True):
     timeout_seconds: float = 60.0
     idle_seconds: float = 60.0
     is_stream: bool = False
-    """A watch: its beginning costs the server little and its end is not waited for."""
+    """A watch: neither the rate limit nor the duration metrics apply to it."""
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
 
 
-class Answer(Protocol):
-    """The beginning of an answer; the rest is read as needed."""
+class Response(Protocol):
+    """The status and headers of an HTTP response, whose body is read as needed."""
 
     @property
     def status(self) -> int: ...
@@ -70,22 +71,22 @@ class Answer(Protocol):
     def headers(self) -> Mapping[str, str]: ...
 
     async def read(self) -> bytes:
-        """The whole body."""
+        """Return the whole body."""
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body in pieces, as they arrive."""
+        """Yield the body in pieces, as they arrive."""
 
 
 class Transport(Protocol):
-    """Sends one request; leaving the context ends the answer."""
+    """Sends one request. Leaving the context ends the response."""
 
-    def send(self, request: Request, login: Login) -> AbstractAsyncContextManager[Answer]: ...
+    def send(self, request: Request, login: Login) -> AbstractAsyncContextManager[Response]: ...
 
     async def close(self) -> None: ...
 
 
 def user_agent(program: str = "kube-proxy") -> str:
-    """Upstream's beginning, and then who we really are."""
+    """Return the User-Agent header: upstream's, followed by this program's own name."""
     machine = platform.machine()
     architecture = _ARCHITECTURES.get(machine, machine)
     return (
@@ -95,7 +96,7 @@ def user_agent(program: str = "kube-proxy") -> str:
 
 
 class HttpSettings(msgspec.Struct, frozen=True):
-    """What is the same for all requests of a transport."""
+    """What all requests of a transport have in common."""
 
     server: str
     server_name: str = ""
@@ -105,7 +106,7 @@ class HttpSettings(msgspec.Struct, frozen=True):
 
 
 class HttpTransport:
-    """The transport over aiohttp; its session is made at the first request."""
+    """The transport over aiohttp. Its session is created at the first request."""
 
     def __init__(self, settings: HttpSettings, observer: Observer) -> None:
         self._settings = settings
@@ -118,14 +119,14 @@ class HttpTransport:
             self._session = None
 
     @asynccontextmanager
-    async def send(self, request: Request, login: Login) -> AsyncIterator[Answer]:
+    async def send(self, request: Request, login: Login) -> AsyncIterator[Response]:
         what = f"{request.method} {self._settings.server}{request.path}"
-        with _translated(what):
+        with _as_unavailable(what):
             response = await self._start(request, login)
         try:
-            yield _HttpAnswer(response, what)
+            yield _HttpResponse(response, what)
         finally:
-            _end(response)
+            _release(response)
 
     async def _start(self, request: Request, login: Login) -> aiohttp.ClientResponse:
         import aiohttp
@@ -134,7 +135,7 @@ class HttpTransport:
         settings = self._settings
         query = urlencode(request.query, quote_via=quote)
         url = f"{settings.server}{request.path}{'?' if query else ''}{query}"
-        return await self._opened().request(
+        return await self._open_session().request(
             request.method,
             URL(url, encoded=True),
             headers=self._headers(request, login),
@@ -161,13 +162,13 @@ class HttpTransport:
             headers.append(("Content-Type", request.content_type))
         return headers
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             import aiohttp
 
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    keepalive_timeout=IDLE_CONNECTION_SECONDS, socket_factory=_watchful_socket
+                    keepalive_timeout=IDLE_CONNECTION_SECONDS, socket_factory=_keepalive_socket
                 ),
                 trace_configs=[_resolution_trace(self._observer)],
                 read_bufsize=READ_BUFFER_BYTES,
@@ -176,7 +177,9 @@ class HttpTransport:
         return self._session
 
 
-class _HttpAnswer:
+class _HttpResponse:
+    """A response of aiohttp, whose exceptions become `Unavailable`."""
+
     def __init__(self, response: aiohttp.ClientResponse, what: str) -> None:
         self._response = response
         self._what = what
@@ -190,33 +193,32 @@ class _HttpAnswer:
         return self._response.headers
 
     async def read(self) -> bytes:
-        with _translated(self._what):
+        with _as_unavailable(self._what):
             return await self._response.read()
 
     async def chunks(self) -> AsyncIterator[bytes]:
         pieces = self._response.content.iter_any()
         while True:
-            with _translated(self._what):
+            with _as_unavailable(self._what):
                 piece = await anext(pieces, b"")
             if not piece:
                 return
             yield piece
 
 
-def _end(response: aiohttp.ClientResponse) -> None:
-    """Give the connection back; where the body was not read to its end, break it off.
-
-    Saying goodbye in TLS would wait for a server that is still sending its stream.
-    """
+def _release(response: aiohttp.ClientResponse) -> None:
+    """Return the connection to the pool, or abort it if the body was not read to its end."""
     connection = response.connection
+    # A response read to its end has no connection any more. Otherwise abort: closing TLS in
+    # order would wait for a server that is still sending its stream.
     if connection is not None and connection.transport is not None:
         connection.transport.abort()
     response.release()
 
 
 @contextmanager
-def _translated(what: str) -> Iterator[None]:
-    """The library's exceptions, in our words."""
+def _as_unavailable(what: str) -> Iterator[None]:
+    """Turn exceptions of the library into `Unavailable`."""
     import aiohttp
 
     try:
@@ -225,7 +227,7 @@ def _translated(what: str) -> Iterator[None]:
         raise Unavailable(f"{what}: {explain(error)}") from error
 
 
-def _watchful_socket(info: tuple[int, int, int, str, tuple[object, ...]]) -> socket.socket:
+def _keepalive_socket(info: tuple[int, int, int, str, tuple[object, ...]]) -> socket.socket:
     made = socket.socket(info[0], info[1], info[2])
     for level, option, value in _KEEPALIVE:
         made.setsockopt(level, option, value)
@@ -251,7 +253,7 @@ def _resolution_trace(observer: Observer) -> aiohttp.TraceConfig:
 
 
 def explain(error: BaseException) -> str:
-    """Why there was no answer, and what to do where that is known."""
+    """Return why there was no response, and what to do where that is known."""
     import aiohttp
 
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
@@ -267,10 +269,10 @@ def explain(error: BaseException) -> str:
 
 
 def _explain_certificate(error: BaseException) -> str:
-    said = getattr(error, "verify_message", "") or str(error)
-    if "ostname mismatch" in said or "IP address mismatch" in said:
-        return f"the server's certificate is for another name ({said}); set tls-server-name"
+    message = getattr(error, "verify_message", "") or str(error)
+    if "ostname mismatch" in message or "IP address mismatch" in message:
+        return f"the server's certificate is for another name ({message}); set tls-server-name"
     return (
-        f"the server's certificate is not trusted ({said}); "
+        f"the server's certificate is not trusted ({message}); "
         "set certificate-authority to the authority that signed it"
     )

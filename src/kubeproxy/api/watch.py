@@ -1,21 +1,25 @@
-"""What the API server says about one kind of object, as events; no I/O.
+"""List pages and watch bytes of one kind of object, turned into events. No I/O.
 
-A `Tracker` is fed list pages and watch bytes in the order they arrive and answers with events. It
-knows which objects it has announced, so that a new list finds deletions that were never seen, and
-it knows the resource version to continue from.
+A `Tracker` is fed pages and bytes in the order they arrive and returns events: those of `source`,
+and a few that only concern the stream (`Progress`, `Failed`, `Garbled`, `Ignored`). It remembers
+which objects it has announced, so that a new list finds deletions that no watch reported, and it
+remembers the resource version to continue from.
 
 It promises that nothing keeps the raw JSON: an object is decoded once, straight into its trimmed
-type. One object that cannot be decoded is reported and does not disturb the others. Asking, waiting
-and trying again are left to `reflector`.
+type. An object that cannot be decoded is reported and does not disturb the others. Sending
+requests, waiting and retrying are left to `reflector`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 import msgspec
+
+from kubeproxy.api.objects import ObjectMeta
+from kubeproxy.api.source import Delete, Event, Kind, Object, Synced, Undecodable, Upsert
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 """The annotation of the bookmark that closes a streaming list."""
@@ -33,61 +37,8 @@ class ObjectKey(NamedTuple):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-class Metadata(Protocol):
-    """The part of an object's metadata that the protocol needs."""
-
-    @property
-    def namespace(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def resource_version(self) -> str: ...
-
-
-class Tracked(Protocol):
-    """Any decoded API object."""
-
-    @property
-    def metadata(self) -> Metadata: ...
-
-
-T = TypeVar("T", bound=Tracked)
-
-
-def key_of(tracked: Tracked) -> ObjectKey:
-    """The key; namespaces repeat for thousands of objects, so one copy of each is kept."""
-    return ObjectKey(sys.intern(tracked.metadata.namespace), tracked.metadata.name)
-
-
-class Upsert(msgspec.Struct, Generic[T], frozen=True):
-    """The object exists and looks like this; it may be the same as before."""
-
-    object: T
-
-
-class Delete(msgspec.Struct, frozen=True, gc=False):
-    """An object announced before exists no more, or no longer matches the selector."""
-
-    key: ObjectKey
-
-
-class Undecodable(msgspec.Struct, frozen=True, gc=False):
-    """An object that cannot be used; what was announced before about it stays."""
-
-    key: ObjectKey
-    reason: str
-
-
-class Synced(msgspec.Struct, frozen=True, gc=False):
-    """A list is complete: everything that exists was announced, everything gone was deleted."""
-
-    resource_version: str
-
-
 class Progress(msgspec.Struct, frozen=True, gc=False):
-    """A bookmark: nothing changed, but the watch may continue from here."""
+    """A bookmark: nothing changed, and a watch may continue from this version."""
 
     resource_version: str
 
@@ -97,35 +48,31 @@ class Failed(msgspec.Struct, frozen=True, gc=False):
 
     status: Status
 
-    @property
-    def is_expired(self) -> bool:
-        return self.status.is_expired
-
 
 class Garbled(msgspec.Struct, frozen=True, gc=False):
-    """Bytes that are no answer to our question; what they meant to say is lost, so list again."""
+    """Bytes that are no list and no event. What they meant is lost, so list again."""
 
     reason: str
 
 
 class Ignored(msgspec.Struct, frozen=True, gc=False):
-    """An event of a type we do not know."""
+    """An event of an unknown type."""
 
     type: str
 
 
-Event: TypeAlias = Upsert[T] | Delete | Undecodable | Synced | Progress | Failed | Garbled | Ignored
+WatchEvent: TypeAlias = Event | Progress | Failed | Garbled | Ignored
 
 
-class Page(msgspec.Struct, Generic[T], frozen=True):
+class Page(msgspec.Struct, frozen=True):
     """The events of one list page, and the token of the next page (empty on the last)."""
 
-    events: tuple[Event[T], ...]
+    events: tuple[WatchEvent, ...]
     continue_token: str = ""
 
 
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """The part of a Status that tells machines what to do."""
+    """The part of a Status that is meant for programs."""
 
     retry_after_seconds: int = 0
 
@@ -182,7 +129,7 @@ _STATUS = msgspec.json.Decoder(Status)
 
 
 def decode_status(body: bytes) -> Status:
-    """The Status in an error body; an empty one where the body is something else."""
+    """Decode the Status in an error body. Return an empty one where the body is something else."""
     try:
         return _STATUS.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -190,7 +137,7 @@ def decode_status(body: bytes) -> Status:
 
 
 class LineSplitter:
-    """Bytes in pieces of any size → whole lines. A line without its end is never handed out."""
+    """Joins bytes that arrive in pieces of any size into lines. Never returns half a line."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
@@ -205,11 +152,12 @@ class LineSplitter:
         return [line for line in lines if line.strip()]
 
 
-class Tracker(Generic[T]):
-    """The objects of one kind as far as they were announced, and how to go on from here."""
+class Tracker:
+    """The objects of one kind as far as they were announced, and the version to continue from."""
 
-    def __init__(self, decoder: msgspec.json.Decoder[T]) -> None:
-        self._decoder = decoder
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._decoder: msgspec.json.Decoder[Object] = msgspec.json.Decoder(kind.object_type)
         self._known: set[ObjectKey] = set()
         self._unseen: set[ObjectKey] | None = None
         self._lines = LineSplitter()
@@ -217,39 +165,39 @@ class Tracker(Generic[T]):
 
     @property
     def is_listing(self) -> bool:
-        """Is a list under way that is not complete yet?"""
+        """Whether a list is under way that is not complete yet."""
         return self._unseen is not None
 
     def begin_list(self) -> None:
-        """A new list starts: what it does not name by its end is gone."""
+        """Start a new list. Objects that it does not name by its end count as deleted."""
         self._unseen = set(self._known)
         self.begin_stream()
 
     def begin_stream(self) -> None:
-        """A new response starts; what the last one left half-said is forgotten."""
+        """Start a new response. Half a line left over from the last one is forgotten."""
         self._lines = LineSplitter()
 
-    def feed_page(self, body: bytes) -> Page[T]:
-        """One page of a paged list; the last page ends the list."""
+    def feed_page(self, body: bytes) -> Page:
+        """Take one page of a paged list. The last page ends the list."""
         try:
             page = _LIST.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return Page((Garbled(f"the list cannot be read: {error}"),))
-        events = [self._upsert(raw) for raw in page.items or ()]
+        events: list[WatchEvent] = [self._upsert(raw) for raw in page.items or ()]
         if not page.metadata.continue_:
             events += self._finish(page.metadata.resource_version)
         return Page(tuple(events), page.metadata.continue_)
 
-    def feed(self, chunk: bytes) -> list[Event[T]]:
-        """Some bytes of a watch stream; `Failed` and `Garbled` end it."""
-        events: list[Event[T]] = []
+    def feed(self, chunk: bytes) -> list[WatchEvent]:
+        """Take some bytes of a watch stream. `Failed` and `Garbled` end it."""
+        events: list[WatchEvent] = []
         for line in self._lines.feed(chunk):
             events += self._feed_line(line)
             if events and isinstance(events[-1], Failed | Garbled):
                 break
         return events
 
-    def _feed_line(self, line: bytes) -> Iterable[Event[T]]:
+    def _feed_line(self, line: bytes) -> Iterable[WatchEvent]:
         try:
             parsed = _LINE.decode(line)
             if parsed.type in ("ADDED", "MODIFIED"):
@@ -265,50 +213,56 @@ class Tracker(Generic[T]):
             return self._bookmark(stamped)
         return (Ignored(parsed.type),)
 
-    def _upsert(self, raw: msgspec.Raw) -> Event[T]:
+    def _upsert(self, raw: msgspec.Raw) -> Event:
         try:
             decoded = self._decoder.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
             return self._undecodable(raw, str(error))
-        self._known.add(self._note(decoded))
-        return Upsert(decoded)
+        self._known.add(self._note(decoded.metadata))
+        return Upsert(self._kind, decoded)
 
-    def _undecodable(self, raw: msgspec.Raw, reason: str) -> Event[T]:
-        """Its name is usually readable, which keeps the relist from taking it for deleted."""
+    def _undecodable(self, raw: msgspec.Raw, reason: str) -> Event:
+        """Name the object if possible: a named one is not taken for deleted by the list."""
         try:
-            return Undecodable(self._note(_STAMPED.decode(raw)), reason)
+            key = self._note(_STAMPED.decode(raw).metadata)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return Undecodable(ObjectKey("", ""), reason)
+            key = ObjectKey("", "")
+        return Undecodable(self._kind, str(key), reason)
 
-    def _note(self, tracked: Tracked) -> ObjectKey:
-        """Within a list the end carries the version; outside each object carries its own."""
-        key = key_of(tracked)
+    def _note(self, metadata: ObjectMeta | _Meta) -> ObjectKey:
+        """Record that this object was seen. Return its key."""
+        # Namespaces repeat for thousands of objects: keep one copy of each.
+        key = ObjectKey(sys.intern(metadata.namespace), metadata.name)
+        # Within a list objects come in any order and only its end carries a version to continue
+        # from; outside a list each object carries its own.
         if self._unseen is not None:
             self._unseen.discard(key)
         else:
-            self._advance(tracked.metadata.resource_version)
+            self._advance(metadata.resource_version)
         return key
 
-    def _delete(self, stamped: _Stamped) -> Iterable[Event[T]]:
-        key = self._note(stamped)
+    def _delete(self, stamped: _Stamped) -> Iterable[Event]:
+        key = self._note(stamped.metadata)
         if key not in self._known:
             return ()
         self._known.discard(key)
-        return (Delete(key),)
+        return (Delete(self._kind, key.namespace, key.name),)
 
-    def _bookmark(self, stamped: _Stamped) -> Iterable[Event[T]]:
+    def _bookmark(self, stamped: _Stamped) -> Iterable[WatchEvent]:
         version = stamped.metadata.resource_version
         if self._unseen is None:
             self._advance(version)
             return (Progress(version),)
         return self._finish(version) if stamped.ends_initial_events else ()
 
-    def _finish(self, version: str) -> list[Event[T]]:
+    def _finish(self, version: str) -> list[Event]:
+        """End the list at this version. Return deletions of what it did not name, and `Synced`."""
         gone = self._unseen or set()
         self._known -= gone
         self._unseen = None
         self._advance(version)
-        return [*(Delete(key) for key in sorted(gone)), Synced(version)]
+        deletions = [Delete(self._kind, key.namespace, key.name) for key in sorted(gone)]
+        return [*deletions, Synced(self._kind)]
 
     def _advance(self, version: str) -> None:
         self.resource_version = version or self.resource_version

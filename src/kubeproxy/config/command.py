@@ -1,10 +1,11 @@
-"""One invocation of kube-proxy, from its arguments to settings that may be run — or to an exit.
+"""One invocation of kube-proxy, from its arguments to settings that may be run, or to an exit.
 
     parse_command_line(sys.argv[1:])  ──▶  Settings   run with these, after `start_logging`
                                       └─▶  Exit       print this and leave with that code
 
 The order of stages and what each prints when it fails are upstream's: flags, help, arguments,
-version, completion, logging, validation. Nothing is printed here.
+version, completion, logging, validation. Parsing prints nothing: texts and log entries are
+returned, so that the caller decides where they go.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PROGRAM = "kube-proxy"
 
 
 class Exit(msgspec.Struct, frozen=True, gc=False):
-    """Print these and leave with this code."""
+    """The texts to print and the code to exit with."""
 
     code: int
     stdout: str = ""
@@ -42,17 +43,17 @@ class Exit(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything an invocation asks for; the configuration is complete and valid."""
+    """Everything an invocation asks for. The configuration is complete and valid."""
 
     config: KubeProxyConfiguration
     extensions: Extensions
     gates: FeatureGates
     version: str = KUBERNETES_VERSION
-    """The version to report, `v1.36.4` unless `--version=v…` says otherwise."""
+    """The version to report: `v1.36.4`, or the value of `--version=v…`."""
     master: str = ""
     config_file: str = ""
     config_content: bytes | None = None
-    """What was read from it, so that `watch` notices a change made since."""
+    """The content that was read from it, so that `watch` notices a change made since."""
     write_config_to: str = ""
     cleanup: bool = False
     init_only: bool = False
@@ -61,11 +62,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[str, ...] = ()
     """Lines for stderr about deprecated flags."""
     early: tuple[Entry, ...] = ()
-    """Log messages from before logging was set up; always written as text."""
+    """Log messages from before logging was set up. They are always written as text."""
 
     @property
     def hostname_override(self) -> str:
-        """The node name from flag or file; empty means the host's own."""
+        """The node name from flag or file. Empty means the host name."""
         return self.config.hostname_override.strip().lower()
 
     @property
@@ -74,14 +75,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_command_line(argv: Sequence[str]) -> Settings | Exit:
-    """Settings to run with, or how to leave; `argv` is without the program's name."""
+    """Return settings to run with, or how to exit. `argv` is without the program's name."""
     try:
         flags = parse_flags(argv)
     except FlagError as error:
         return Exit(1, stderr=f"{usage_text()}\nError: {error}\n")
-    done = _answer_at_once(flags)
-    if done is not None:
-        return done
+    early_exit = _early_exit(flags)
+    if early_exit is not None:
+        return early_exit
     try:
         loaded = load(flags)
     except ConfigError as error:
@@ -89,8 +90,8 @@ def parse_command_line(argv: Sequence[str]) -> Settings | Exit:
     return _check(flags, loaded)
 
 
-def _answer_at_once(flags: ParsedFlags) -> Exit | None:
-    """`--help`, arguments nobody asked for, `--version`."""
+def _early_exit(flags: ParsedFlags) -> Exit | None:
+    """Handle `--help`, superfluous arguments and `--version`, which need no configuration."""
     if flags.is_set("help"):
         return Exit(0, stdout=help_text(), stderr=_lines(flags.notices))
     if any(flags.arguments):
@@ -106,7 +107,7 @@ def _answer_at_once(flags: ParsedFlags) -> Exit | None:
 
 
 def _check(flags: ParsedFlags, loaded: Loaded) -> Settings | Exit:
-    """Logging options, then everything else."""
+    """Validate the logging options, then everything else."""
     early = tuple(_entry(note.message, note.values) for note in loaded.notes)
     errors = list(validate_logging(loaded.config.logging, loaded.gates))
     if errors:
@@ -140,7 +141,7 @@ def _settings(flags: ParsedFlags, loaded: Loaded, early: tuple[Entry, ...]) -> S
 
 
 def start_logging(settings: Settings) -> None:
-    """Say what happened before logging was set up, set it up, and show the flags if asked to."""
+    """Write the messages from before logging was set up, set it up, and log the flags (`-v1`)."""
     sys.stderr.write(_lines(settings.notices))
     setup_logging(LogOptions())
     for entry in settings.early:
@@ -151,7 +152,7 @@ def start_logging(settings: Settings) -> None:
 
 
 def log_options(logging: LoggingConfiguration) -> LogOptions:
-    """What the logging section means for the log."""
+    """Translate the logging section of the configuration."""
     is_json = logging.format == "json"
     output = logging.options.json if is_json else logging.options.text
     return LogOptions(
@@ -165,7 +166,10 @@ def log_options(logging: LoggingConfiguration) -> LogOptions:
 
 
 def raw_version() -> str:
-    """Build information in the form of `--version=raw`; ours where upstream names its compiler."""
+    """Return build information in the form of `--version=raw`.
+
+    Python stands where upstream names its Go version and compiler.
+    """
     import platform
 
     major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".", 2)
@@ -191,7 +195,11 @@ def raw_version() -> str:
 def _failed(
     flags: ParsedFlags, early: tuple[Entry, ...], error: str, options: LogOptions | None
 ) -> Exit:
-    """Leave with "command failed"; with options, logging was already set up when it failed."""
+    """Exit with "command failed".
+
+    With options, logging was already set up when the command failed: the failure goes to the
+    configured stream in the configured format, and what came before it to stderr as text.
+    """
     failure = _entry("command failed", {}, error=error)
     before, after = ((*early, failure), ()) if options is None else (early, (failure,))
     effective = options or LogOptions()
@@ -226,7 +234,7 @@ def _entry(
     verbosity: int = 0,
     is_structured: bool = True,
 ) -> Entry:
-    caller = sys._getframe(1)
+    caller = sys._getframe(1)  # log lines name the line that reports, not this one
     return Entry(
         message=message,
         severity=Severity.INFO if error is None else Severity.ERROR,

@@ -1,13 +1,12 @@
 """Configuration file → configuration, with upstream's strictness and its error texts.
 
-Two kinds of problems exist. Unknown and duplicate fields are only noted: the file is still used,
-and the caller logs the note. Everything else is a `ConfigError`. What a field may hold is read from
-the annotations in `types`; zero values are replaced by defaults in `defaults`.
+There are two classes of problems. Unknown and duplicate fields are only noted: the file is still
+used, and the caller logs the note. Everything else raises `ConfigError`. What a field may hold is
+read from the annotations in `types`. Replacing zero values by defaults is left to `defaults`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, TypeVar, get_args, get_origin, get_type_hints
 
@@ -25,28 +24,30 @@ from kubeproxy.config.types import (
 )
 from kubeproxy.errors import ConfigError
 from kubeproxy.go.duration import Duration, parse_duration
+from kubeproxy.go.floats import format_json_number
 from kubeproxy.go.quantity import Quantity, parse_quantity
 from kubeproxy.go.quoting import quote
 
 _T = TypeVar("_T", bound=msgspec.Struct)
-# Absent from a file these are empty, not the flags' defaults: they follow `bindAddress` later.
+# Absent from a file these are empty, not the flags' defaults: `defaults` derives them from
+# `bindAddress`.
 _DERIVED = ("healthzBindAddress", "metricsBindAddress")
 _LOGGING_TYPES = (LoggingConfiguration, FormatOptions, TextOptions, JSONOptions, VModuleItem)
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """A configuration, and what the strict reading had to say about it (empty: nothing)."""
+    """A configuration, and the text of what strict decoding would refuse, empty if nothing."""
 
     config: KubeProxyConfiguration
     strict_problem: str = ""
 
 
 class _TypeMismatch(ConfigError):
-    """A value of the wrong JSON type; upstream reads on and reports the first of these."""
+    """A value of the wrong JSON type. Upstream reads on and reports the first of these."""
 
 
 class _Place(msgspec.Struct, frozen=True, gc=False):
-    """Where a value stands: the struct that holds it, and the path from the top."""
+    """The position of a value: the struct that holds it, and the path from the top."""
 
     struct: str
     path: str
@@ -56,8 +57,8 @@ class _Place(msgspec.Struct, frozen=True, gc=False):
         return _TypeMismatch(f"json: cannot unmarshal {found} into {field} of type {wanted}")
 
 
-class _Notes:
-    """What was noticed on the way."""
+class _Problems:
+    """Problems found so far that do not stop the reading."""
 
     def __init__(self, strict: tuple[str, ...]) -> None:
         self.strict = list(strict)
@@ -65,22 +66,22 @@ class _Notes:
 
 
 def decode_config(text: str) -> Decoded:
-    """Read a file's text; ConfigError if it cannot be used at all."""
+    """Decode a file's text. Raises ConfigError if it cannot be used at all."""
     raw = read_document(text)
     fields = raw.fields
-    notes = _Notes(raw.strict_problems)
+    problems = _Problems(raw.strict_problems)
     for name in _DERIVED:
         if fields.get(name) is None:
             fields[name] = ""
-    config = _read_struct(KubeProxyConfiguration, fields, "", notes)
-    if notes.mismatch is not None:
-        raise notes.mismatch
-    problem = f"strict decoding error: {', '.join(notes.strict)}" if notes.strict else ""
+    config = _read_struct(KubeProxyConfiguration, fields, "", problems)
+    if problems.mismatch is not None:
+        raise problems.mismatch
+    problem = f"strict decoding error: {', '.join(problems.strict)}" if problems.strict else ""
     return Decoded(config, problem)
 
 
-def _read_struct(cls: type[_T], raw: object, path: str, notes: _Notes) -> _T:
-    """Fill a struct from a mapping; fields that are absent or null keep their default."""
+def _read_struct(cls: type[_T], raw: object, path: str, problems: _Problems) -> _T:
+    """Fill a struct from a mapping. Fields that are absent or null keep their default."""
     assert isinstance(raw, dict)
     hints = get_type_hints(cls, include_extras=True)
     fields = {field.encode_name: field.name for field in msgspec.structs.fields(cls)}
@@ -89,19 +90,19 @@ def _read_struct(cls: type[_T], raw: object, path: str, notes: _Notes) -> _T:
         here = f"{path}.{name}" if path else name
         attribute = fields.get(name)
         if attribute is None:
-            notes.strict.append(f"unknown field {quote(here)}")
+            problems.strict.append(f"unknown field {quote(here)}")
             continue
         try:
-            value = _read_field(hints[attribute], item, _Place(cls.__name__, here), notes)
+            value = _read_field(hints[attribute], item, _Place(cls.__name__, here), problems)
         except _TypeMismatch as mismatch:
-            notes.mismatch = notes.mismatch or mismatch
+            problems.mismatch = problems.mismatch or mismatch
             continue
         if value is not None:
             values[attribute] = value
     return cls(**values)
 
 
-def _read_field(hint: object, item: object, place: _Place, notes: _Notes) -> object:
+def _read_field(hint: object, item: object, place: _Place, problems: _Problems) -> object:
     extra = _extra(hint)
     base = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     if item is None and (extra.get("pointer") or base is not Duration):
@@ -111,7 +112,7 @@ def _read_field(hint: object, item: object, place: _Place, notes: _Notes) -> obj
     if extra.get("comma"):
         text = _read_string(item, place)
         return tuple(text.split(",")) if text else ()
-    return _read_collection(base, item, place, notes)
+    return _read_collection(base, item, place, problems)
 
 
 def _extra(hint: object) -> Mapping[str, object]:
@@ -121,15 +122,15 @@ def _extra(hint: object) -> Mapping[str, object]:
     return {}
 
 
-def _read_collection(base: object, item: object, place: _Place, notes: _Notes) -> object:
+def _read_collection(base: object, item: object, place: _Place, problems: _Problems) -> object:
     if isinstance(base, type) and issubclass(base, msgspec.Struct):
         if not isinstance(item, dict):
             raise place.mismatch(json_type(item), _go_name(base))
-        return _read_struct(base, item, place.path, notes)
+        return _read_struct(base, item, place.path, problems)
     if base == Mapping[str, bool]:
         return _read_gates(item, place)
     if base == tuple[VModuleItem, ...]:
-        return _read_vmodule(item, place, notes)
+        return _read_vmodule(item, place, problems)
     return _read_strings(item, place)
 
 
@@ -144,20 +145,20 @@ def _read_gates(item: object, place: _Place) -> dict[str, bool]:
     return {name: _read_bool(value, place) for name, value in item.items() if value is not None}
 
 
-def _read_vmodule(item: object, place: _Place, notes: _Notes) -> tuple[VModuleItem, ...]:
+def _read_vmodule(item: object, place: _Place, problems: _Problems) -> tuple[VModuleItem, ...]:
     if not isinstance(item, list):
         raise place.mismatch(json_type(item), "v1.VModuleConfiguration")
-    return tuple(_read_vmodule_item(entry, place, notes, i) for i, entry in enumerate(item))
+    return tuple(_read_vmodule_item(entry, place, problems, i) for i, entry in enumerate(item))
 
 
-def _read_vmodule_item(item: object, place: _Place, notes: _Notes, index: int) -> VModuleItem:
+def _read_vmodule_item(item: object, place: _Place, problems: _Problems, index: int) -> VModuleItem:
     if not isinstance(item, dict):
         raise place.mismatch(json_type(item), "v1.VModuleItem")
-    before = len(notes.strict)
-    result = _read_struct(VModuleItem, item, place.path, notes)
-    # Strict problems name the element, type errors do not.
+    before = len(problems.strict)
+    result = _read_struct(VModuleItem, item, place.path, problems)
+    # Upstream's strict problems name the element (`vmodule[0]`), its type errors do not.
     indexed = f"{place.path}[{index}]"
-    notes.strict[before:] = [s.replace(place.path, indexed, 1) for s in notes.strict[before:]]
+    problems.strict[before:] = [s.replace(place.path, indexed, 1) for s in problems.strict[before:]]
     return result
 
 
@@ -180,13 +181,13 @@ def _read_bool(item: object, place: _Place, go: str = "") -> bool:
 
 
 def _read_integer(item: object, place: _Place, go: str = "") -> int:
-    """int32, or uint32 for verbosity; a fraction or a value out of range is shown."""
+    """Read an int32, or a uint32 for verbosity. The error shows a fraction or excess value."""
     wanted = go or "int32"
     lowest, highest = (0, (1 << 32) - 1) if go else (-(1 << 31), (1 << 31) - 1)
     if isinstance(item, bool) or not isinstance(item, int | float):
         raise place.mismatch(json_type(item), wanted)
     if isinstance(item, float) or not lowest <= item <= highest:
-        raise place.mismatch(f"number {_number(item)}", wanted)
+        raise place.mismatch(f"number {format_json_number(item)}", wanted)
     return item
 
 
@@ -194,7 +195,7 @@ def _read_float(item: object, place: _Place, _go: str = "") -> float:
     if isinstance(item, bool) or not isinstance(item, int | float):
         raise place.mismatch(json_type(item), "float32")
     if abs(item) > 3.4028235677973366e38:
-        raise place.mismatch(f"number {_number(item)}", "float32")
+        raise place.mismatch(f"number {format_json_number(item)}", "float32")
     return float(item)
 
 
@@ -207,13 +208,15 @@ def _read_duration(item: object, place: _Place, _go: str = "") -> Duration:
 
 
 def _read_flush_frequency(item: object, place: _Place, _go: str = "") -> FlushFrequency:
-    """A duration text, or a number of nanoseconds."""
+    """Read a duration text, or a number of nanoseconds."""
     if isinstance(item, str):
         return FlushFrequency(_read_duration(item, place))
     if isinstance(item, int) and not isinstance(item, bool):
         return FlushFrequency(Duration(item), is_number=True)
-    literal = _number(item) if isinstance(item, float) else msgspec.json.encode(item).decode()
-    found = f"number {literal}" if isinstance(item, float) else json_type(item)
+    found, literal = json_type(item), msgspec.json.encode(item).decode()
+    if isinstance(item, float):
+        literal = format_json_number(item)
+        found = f"number {literal}"
     raise ConfigError(
         f"invalid duration {quote(literal)}: json: cannot unmarshal {found} into "
         "Go value of type time.Duration"
@@ -237,10 +240,3 @@ _SCALARS: dict[type, Callable[[object, _Place, str], object]] = {
     FlushFrequency: _read_flush_frequency,
     Quantity: _read_quantity,
 }
-
-
-def _number(value: float) -> str:
-    """A number as JSON shows it: `1.5`, `1e+21`."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e21:
-        return str(int(value))
-    return re.sub(r"e([+-])0*(\d)", r"e\1\2", repr(value))

@@ -1,7 +1,8 @@
 """What absent and zero values of a configuration file become.
 
-Two steps, as upstream takes them: first the defaults of the format, which do not depend on the mode
-because it is not chosen yet, then the platform's (`complete_platform`), which choose it.
+Two steps, as upstream takes them: first the defaults of the format (`apply_defaults`), which do not
+depend on the mode because it is not chosen yet, then the platform's (`complete_platform`), which
+choose it. Defaults of absent fields are those of the structs in `types`. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from kubeproxy.config.types import (
 )
 from kubeproxy.facts.address import join_host_port, parse_ip
 from kubeproxy.facts.ids import Family
-from kubeproxy.go.text import split_host_port
+from kubeproxy.go.hostport import split_host_port
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -46,21 +47,21 @@ _ZERO_IS_DEFAULT = (
 
 
 def get_path(value: object, path: str) -> object:
-    """The attribute a dotted path leads to."""
+    """Return the attribute a dotted path leads to."""
     for name in path.split("."):
         value = getattr(value, name)
     return value
 
 
 def set_path(value: _T, path: str, new: object) -> _T:
-    """The struct with one attribute, possibly of a nested struct, replaced."""
+    """Return the struct with one attribute, possibly of a nested struct, replaced."""
     name, _, rest = path.partition(".")
     inner = set_path(getattr(value, name), rest, new) if rest else new
     return msgspec.structs.replace(value, **{name: inner})
 
 
 def apply_defaults(config: KubeProxyConfiguration) -> KubeProxyConfiguration:
-    """A decoded file with zero values replaced; addresses of servers follow `bindAddress`."""
+    """Replace zero values of a decoded file. Addresses of servers follow `bindAddress`."""
     standard = KubeProxyConfiguration()
     for path in _ZERO_IS_DEFAULT:
         if not get_path(config, path):
@@ -84,7 +85,7 @@ def _default_addresses(config: KubeProxyConfiguration) -> KubeProxyConfiguration
 
 
 def append_port(address: str, port: int) -> str:
-    """The address with this port unless it has one; what is no address is left to validation."""
+    """Add the port to an address without one. What is no address is left to validation."""
     try:
         split_host_port(address)
     except ValueError:
@@ -93,7 +94,7 @@ def append_port(address: str, port: int) -> str:
 
 
 def complete_platform(config: KubeProxyConfiguration) -> KubeProxyConfiguration:
-    """Choose the mode and what depends on it; only the chosen mode's shared values remain."""
+    """Choose the mode and what depends on it. Only the chosen mode's shared values remain."""
     chosen = selected(config)
     config = msgspec.structs.replace(
         config,

@@ -1,7 +1,7 @@
 """The text of a configuration file → plain data of the right kind and version.
 
 Upstream recognises JSON by its opening brace and reads everything else as YAML. Duplicate fields do
-not stop it: the last one wins, and they are reported as strict problems. What the fields mean is
+not stop it: the last one wins, and each is returned as a strict problem. What the fields mean is
 left to `decode`.
 """
 
@@ -24,14 +24,14 @@ _KIND_STRUCT = (
 
 
 class RawConfig(msgspec.Struct, frozen=True):
-    """The fields of a file, without kind and version, and its duplicates."""
+    """The fields of a file, without kind and version, and a problem per duplicate field."""
 
     fields: dict[str, object]
     strict_problems: tuple[str, ...] = ()
 
 
 def read_document(text: str) -> RawConfig:
-    """The fields of a KubeProxyConfiguration; ConfigError if the text is none."""
+    """Return the fields of a KubeProxyConfiguration. Raises ConfigError for any other text."""
     problems: list[str] = []
     is_json = text.lstrip().startswith("{")
     raw = _read_json(text, problems) if is_json else _read_yaml(text, problems)
@@ -48,7 +48,8 @@ def _read_yaml(text: str, problems: list[str]) -> dict[str, object]:
     if document.duplicates:
         lines = "".join(f"\n  {line}" for line in document.duplicates)
         problems.append(f"yaml: unmarshal errors:{lines}")
-    # Upstream turns YAML into JSON with sorted keys before it decodes; so do its messages.
+    # Upstream turns YAML into JSON with sorted keys before it decodes, so its errors come in that
+    # order.
     return _sorted(_top(document.value))
 
 
@@ -125,6 +126,7 @@ def _kind_word(raw: Mapping[str, object], name: str) -> str:
 
 
 def json_type(value: object) -> str:
+    """Name the JSON type of a value as `encoding/json` does in its errors."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, int | float):

@@ -1,4 +1,7 @@
-"""Errors about fields, worded as Kubernetes words them: path, class, value, detail."""
+"""Errors about fields, worded as Kubernetes words them: path, class, value, detail.
+
+Operators search for these texts. Which values are wrong is decided in `validate`.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,13 @@ class FieldError(msgspec.Struct, frozen=True, gc=False):
 
 
 def join_errors(errors: Sequence[object]) -> str:
-    """One error bare, several in brackets, identical texts once."""
+    """Join as Kubernetes does: one error bare, several in brackets, identical texts once."""
     texts = list(dict.fromkeys(map(str, errors)))
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
 
 def invalid(path: str, value: Shown, detail: str) -> FieldError:
-    """The value is of the right type, but not acceptable."""
+    """Make the error for a value of the right type that is not acceptable."""
     return FieldError(path, f"Invalid value: {_show(value)}: {detail}")
 
 

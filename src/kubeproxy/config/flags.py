@@ -1,8 +1,8 @@
 """The flags of kube-proxy, as a table to hold against upstream's documentation.
 
-A row says how the flag reads, where its value goes and whether it still counts when `--config` is
-given. `path` names an attribute of the configuration; rows without a path are used by `load` and
-`command` directly. Parsing is in `parse`, the help text in `usage`.
+A row holds how the flag is spelled, where its value goes and whether it still counts when
+`--config` is given. `path` names an attribute of the configuration. Rows without a path are used by
+`load` and `command` directly. Parsing is in `parse`, the help text in `usage`.
 
 A new extension flag is one row in `EXTENSION_FLAGS` and the one place that reads it by its name:
 `extensions.is_on("nftables-localhost-nodeports")`.
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 import msgspec
 
 from kubeproxy.config import kinds
-from kubeproxy.config.kinds import Kind, Value
+from kubeproxy.config.kinds import FlagKind, Value
 from kubeproxy.go.duration import Duration
 
 GENERAL = "General"
@@ -49,7 +49,7 @@ class Flag(msgspec.Struct, frozen=True):
     """One row of the table."""
 
     name: str
-    kind: Kind
+    kind: FlagKind
     default: Value
     group: str
     help: str
@@ -61,12 +61,13 @@ class Flag(msgspec.Struct, frozen=True):
 
     @property
     def is_hidden(self) -> bool:
+        """Deprecated flags still work, but help leaves them out."""
         return bool(self.deprecated)
 
 
 def _flag(
     name: str,
-    kind: Kind,
+    kind: FlagKind,
     group: str,
     help: str,
     *,
@@ -194,7 +195,7 @@ SHORTHANDS = {flag.shorthand: flag for flag in ALL_FLAGS if flag.shorthand}
 
 
 class Extensions(msgspec.Struct, frozen=True):
-    """The settings upstream does not have, by flag name; one that was not given has its default.
+    """The settings upstream does not have, by flag name. One that was not given has its default.
 
     Asking for a name that is in no row is a mistake in the program and raises KeyError.
     """

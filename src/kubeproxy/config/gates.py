@@ -1,7 +1,8 @@
 """Feature gates: which are on, and why a request for one is refused.
 
-`resolve_gates` is pure: the requests of flags or file in, and the state of all gates, things worth
-logging and errors out. A gate is asked for by name through `FeatureGates.enabled`.
+`resolve_gates` is pure: it takes what flags or file request and returns the state of all gates,
+warnings for the log, and errors. Code asks for a gate by name through `FeatureGates.enabled`. Which
+gates exist is in `gates_table`.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from functools import cache
 import msgspec
 
 from kubeproxy.config.gates_table import CLASSES, DEPENDENCIES, Stage
+from kubeproxy.go.text import format_bool
 
 ALL_ALPHA = "AllAlpha"
 ALL_BETA = "AllBeta"
+# Setting one of these sets every gate of its stage that is not set by name.
 _SWEEPING = {ALL_ALPHA: Stage.ALPHA, ALL_BETA: Stage.BETA}
 
 
 class Gate(msgspec.Struct, frozen=True, gc=False):
-    """What is known about one gate before anybody sets it."""
+    """One gate as Kubernetes ships it."""
 
     name: str
     stage: Stage
@@ -33,7 +36,7 @@ class FeatureGates(msgspec.Struct, frozen=True):
     values: Mapping[str, bool]
 
     def enabled(self, name: str) -> bool:
-        """Is this gate on? Asking for a gate that does not exist is a programming error."""
+        """Is this gate on? Raises KeyError for a name that is no gate: a mistake in the program."""
         return self.values[name]
 
     def __iter__(self) -> Iterator[tuple[Gate, bool]]:
@@ -50,7 +53,7 @@ class GateWarning(msgspec.Struct, frozen=True, gc=False):
 
 
 class Resolution(msgspec.Struct, frozen=True):
-    """Outcome of setting gates; with errors, `gates` holds the defaults."""
+    """Outcome of setting gates. With errors, `gates` holds the defaults."""
 
     gates: FeatureGates
     warnings: tuple[GateWarning, ...] = ()
@@ -68,12 +71,12 @@ def known_gates() -> Mapping[str, Gate]:
 
 
 def default_gates() -> FeatureGates:
-    """The state when nobody sets anything."""
+    """The state when no gate is set."""
     return FeatureGates({name: gate.default for name, gate in known_gates().items()})
 
 
 def resolve_gates(requested: Mapping[str, bool]) -> Resolution:
-    """Defaults changed by the requests; requests are taken in order of their names."""
+    """Apply the requests to the defaults. Errors are in order of the names."""
     errors = _request_errors(requested)
     if errors:
         return Resolution(default_gates(), errors=errors)
@@ -92,8 +95,8 @@ def _request_errors(requested: Mapping[str, bool]) -> tuple[str, ...]:
             return (*errors, f"unrecognized feature gate: {name}")
         if gate.locked and value != gate.default:
             errors.append(
-                f"cannot set feature gate {name} to {_word(value)}, "
-                f"feature is locked to {_word(gate.default)}"
+                f"cannot set feature gate {name} to {format_bool(value)}, "
+                f"feature is locked to {format_bool(gate.default)}"
             )
     return tuple(errors)
 
@@ -134,13 +137,9 @@ def _warnings(requested: Mapping[str, bool]) -> tuple[GateWarning, ...]:
 
 
 def describe_gates() -> tuple[str, ...]:
-    """One line for each gate that is not settled yet, for the help text."""
+    """Return a line of the help text for each alpha and beta gate."""
     return tuple(
-        f"{gate.name}=true|false ({gate.stage.value} - default={_word(gate.default)})"
+        f"{gate.name}=true|false ({gate.stage.value} - default={format_bool(gate.default)})"
         for _, gate in sorted(known_gates().items())
         if gate.stage in (Stage.ALPHA, Stage.BETA)
     )
-
-
-def _word(value: bool) -> str:
-    return "true" if value else "false"

@@ -1,7 +1,7 @@
 """The feature gates of Kubernetes v1.36 as data.
 
 kube-proxy knows every gate of Kubernetes, not only those it reads: one list of gates is commonly
-handed to all components, and an unknown name is fatal. Reading, defaults and rules are in `gates`.
+handed to all components, and an unknown name is fatal. Resolving requests is left to `gates`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Stage(Enum):
-    """How mature a feature is; the value is the spelling of help and metrics."""
+    """How mature a feature is. The value is the spelling of help and metrics."""
 
     ALPHA = "ALPHA"
     BETA = "BETA"
@@ -20,8 +20,8 @@ class Stage(Enum):
     DEPRECATED = "DEPRECATED"
 
 
-class Class(msgspec.Struct, frozen=True, gc=False):
-    """Gates that share stage, default and lock; the names are separated by white space."""
+class GateClass(msgspec.Struct, frozen=True, gc=False):
+    """Gates that share stage, default and lock. Names are separated by white space."""
 
     stage: Stage
     default: bool
@@ -30,7 +30,7 @@ class Class(msgspec.Struct, frozen=True, gc=False):
 
 
 CLASSES = (
-    Class(
+    GateClass(
         Stage.ALPHA,
         default=False,
         locked=False,
@@ -55,7 +55,7 @@ CLASSES = (
         WorkloadAwarePreemption WorkloadWithJob
         """,
     ),
-    Class(
+    GateClass(
         Stage.BETA,
         default=True,
         locked=False,
@@ -98,7 +98,7 @@ CLASSES = (
         WindowsGracefulNodeShutdown
         """,
     ),
-    Class(
+    GateClass(
         Stage.BETA,
         default=False,
         locked=False,
@@ -109,7 +109,7 @@ CLASSES = (
         PodCertificateRequest SELinuxMount SchedulerAsyncAPICalls StorageVersionMigrator
         """,
     ),
-    Class(
+    GateClass(
         Stage.GA,
         default=True,
         locked=False,
@@ -118,7 +118,7 @@ CLASSES = (
         InformerResourceVersion MutatingAdmissionPolicy
         """,
     ),
-    Class(
+    GateClass(
         Stage.GA,
         default=True,
         locked=True,
@@ -149,7 +149,7 @@ CLASSES = (
         UserNamespacesSupport VolumeAttributesClass WinDSR WinOverlay
         """,
     ),
-    Class(
+    GateClass(
         Stage.DEPRECATED,
         default=True,
         locked=False,
@@ -158,7 +158,7 @@ CLASSES = (
         ServiceCIDRStatusFieldWiping StorageNamespaceIndex
         """,
     ),
-    Class(
+    GateClass(
         Stage.DEPRECATED,
         default=False,
         locked=False,
@@ -168,7 +168,7 @@ CLASSES = (
         KubeletRegistrationGetOnExistsOnly WindowsHostNetwork
         """,
     ),
-    Class(
+    GateClass(
         Stage.DEPRECATED,
         default=True,
         locked=True,
@@ -176,7 +176,7 @@ CLASSES = (
         AggregatedDiscoveryRemoveBetaType DisableNodeKubeProxyVersion
         """,
     ),
-    Class(
+    GateClass(
         Stage.DEPRECATED,
         default=False,
         locked=True,

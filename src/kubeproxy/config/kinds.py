@@ -2,6 +2,7 @@
 
 A kind is data plus two pure functions, `parse` and `format`. Parsing gets the value so far, because
 lists and maps grow when their flag is repeated, and raises ValueError with upstream's wording.
+Which flag has which kind is in `flags`, the spelling of Go's scalars in `kubeproxy.go`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import msgspec
 
 from kubeproxy.config.types import VModuleItem
 from kubeproxy.facts.address import parse_ip
-from kubeproxy.go import text as gotext
 from kubeproxy.go.duration import Duration, format_duration, parse_duration
+from kubeproxy.go.floats import format_float, parse_float32
+from kubeproxy.go.hostport import split_host_port
 from kubeproxy.go.quantity import Quantity, parse_quantity
 from kubeproxy.go.quoting import quote
+from kubeproxy.go.text import format_bool, parse_bool, parse_int32, parse_uint31
 from kubeproxy.version import KUBERNETES_VERSION
 
 Value = (
@@ -33,17 +36,17 @@ Value = (
 )
 
 
-class Kind(msgspec.Struct, frozen=True):
+class FlagKind(msgspec.Struct, frozen=True):
     """One type of flag."""
 
     name: str
-    """What help shows after the flag."""
+    """The placeholder that help shows after the flag."""
     zero: Value
     parse: Callable[[str, Value | None], Value]
-    """Text and the value given earlier on the same command line, if any."""
+    """Takes the text and the value given earlier on the same command line, if any."""
     format: Callable[[Value], str]
     bare: str = ""
-    """The value meant by the flag alone; empty if the flag needs one."""
+    """The value of the flag when it is given without one. Empty if the flag needs a value."""
     is_quoted: bool = False
     """Does help show the default in quotes?"""
 
@@ -57,12 +60,13 @@ def _parse_text(text: str) -> Value:
 
 
 def _format_bool(value: Value) -> str:
-    return "true" if value else "false"
+    assert isinstance(value, bool)
+    return format_bool(value)
 
 
 def _format_float(value: Value) -> str:
     assert isinstance(value, float)
-    return gotext.format_float(value)
+    return format_float(value)
 
 
 def _format_duration(value: Value) -> str:
@@ -77,11 +81,11 @@ def _parse_address(text: str) -> Value:
 
 
 def _parse_endpoint(text: str) -> Value:
-    """`IP` or `IP:port`; empty leaves the configured value alone."""
+    """Accept `IP`, `IP:port` or nothing, which leaves the configured value alone."""
     if not text or parse_ip(text) is not None:
         return text
     try:
-        host, port = gotext.split_host_port(text)
+        host, port = split_host_port(text)
     except ValueError as error:
         shown = quote(text)
         raise ValueError(f"{shown} is not in a valid format (ip or ip:port): {error}") from None
@@ -93,9 +97,12 @@ def _parse_endpoint(text: str) -> Value:
 
 
 def _parse_list(text: str, earlier: Value | None) -> Value:
-    """Comma-separated, with CSV quoting; a repeated flag appends."""
+    """Parse comma-separated texts with CSV quoting. A repeated flag appends."""
     head = earlier if isinstance(earlier, tuple) else ()
-    tail = tuple(next(csv.reader([text], strict=True))) if text else ()
+    try:
+        tail = tuple(next(csv.reader([text], strict=True))) if text else ()
+    except csv.Error as error:  # a stray quote or carriage return
+        raise ValueError(str(error)) from None
     return tuple(str(item) for item in head) + tail
 
 
@@ -111,14 +118,14 @@ def _format_list_item(item: str) -> str:
 
 
 def _parse_bool_map(text: str, earlier: Value | None) -> Value:
-    """`A=true,B=false`; a repeated flag is merged."""
+    """Parse `A=true,B=false`. A repeated flag is merged."""
     merged: dict[str, bool] = dict(earlier) if isinstance(earlier, Mapping) else {}
     for pair in filter(None, text.split(",")):
         name, equals, word = (part.strip() for part in pair.partition("="))
         if not equals:
             raise ValueError("malformed pair, expect string=bool")
         try:
-            merged[name] = gotext.parse_bool(word)
+            merged[name] = parse_bool(word)
         except ValueError as error:
             raise ValueError(f"invalid value of {name}: {word}, err: {error}") from None
     return merged
@@ -126,7 +133,7 @@ def _parse_bool_map(text: str, earlier: Value | None) -> Value:
 
 def _format_bool_map(value: Value) -> str:
     assert isinstance(value, Mapping)
-    return ",".join(f"{name}={_format_bool(on)}" for name, on in sorted(value.items()))
+    return ",".join(f"{name}={format_bool(on)}" for name, on in sorted(value.items()))
 
 
 def _parse_vmodule(text: str, earlier: Value | None) -> Value:
@@ -140,7 +147,7 @@ def _parse_vmodule_item(text: str) -> VModuleItem:
     if not pattern or not level or "=" in level:
         raise ValueError(f"{quote(text)} does not have the pattern=N format")
     try:
-        return VModuleItem(file_pattern=pattern, verbosity=gotext.parse_uint31(level))
+        return VModuleItem(file_pattern=pattern, verbosity=parse_uint31(level))
     except ValueError as error:
         raise ValueError(f"parsing verbosity in {quote(text)}: {error}") from None
 
@@ -152,12 +159,12 @@ def _format_vmodule(value: Value) -> str:
 
 
 def _parse_version(text: str) -> Value:
-    """A bool word, `raw`, or a version with the same number and another suffix."""
+    """Accept a truth value, `raw`, or a version with our number and any suffix."""
     if text == "raw":
         return text
     if text.startswith("v"):
         return _same_release(text)
-    return _format_bool(gotext.parse_bool(text))
+    return format_bool(parse_bool(text))
 
 
 def _same_release(text: str) -> str:
@@ -173,7 +180,7 @@ def _same_release(text: str) -> str:
 
 
 def _parse_port_range(text: str) -> Value:
-    """`from-to` or `base+size`; empty means any port."""
+    """Accept `from-to`, `base+size` or nothing, which means any port."""
     match = re.fullmatch(r"([0-9]{1,5})(?:([-+])([0-9]{1,5}))?", text) if text else None
     if text and match is None:
         raise ValueError(f"{quote(text)} is not a valid port range: use from-to or base+size")
@@ -187,19 +194,19 @@ def _parse_port_range(text: str) -> Value:
     return text
 
 
-STRING = Kind("string", "", _ignoring_earlier(_parse_text), str, is_quoted=True)
-PROXY_MODE = Kind("ProxyMode", "", _ignoring_earlier(_parse_text), str)
-LOCAL_MODE = Kind("LocalMode", "", _ignoring_earlier(_parse_text), str)
-BOOL = Kind("", False, _ignoring_earlier(gotext.parse_bool), _format_bool, bare="true")
-INT32 = Kind("int32", 0, _ignoring_earlier(gotext.parse_int32), str)
-LEVEL = Kind("Level", 0, _ignoring_earlier(gotext.parse_uint31), str)
-FLOAT32 = Kind("float32", 0.0, _ignoring_earlier(gotext.parse_float32), _format_float)
-DURATION = Kind("duration", Duration(0), _ignoring_earlier(parse_duration), _format_duration)
-ADDRESS = Kind("ip", "", _ignoring_earlier(_parse_address), str)
-ENDPOINT = Kind("ipport", "", _ignoring_earlier(_parse_endpoint), str)
-STRINGS = Kind("strings", (), _parse_list, _format_list)
-BOOL_MAP = Kind("mapStringBool", {}, _parse_bool_map, _format_bool_map)
-QUANTITY = Kind("quantity", Quantity(), _ignoring_earlier(parse_quantity), str)
-VMODULE = Kind("pattern=N,...", (), _parse_vmodule, _format_vmodule)
-VERSION = Kind("version[=true]", "false", _ignoring_earlier(_parse_version), str, bare="true")
-PORT_RANGE = Kind("port-range", "", _ignoring_earlier(_parse_port_range), str)
+STRING = FlagKind("string", "", _ignoring_earlier(_parse_text), str, is_quoted=True)
+PROXY_MODE = FlagKind("ProxyMode", "", _ignoring_earlier(_parse_text), str)
+LOCAL_MODE = FlagKind("LocalMode", "", _ignoring_earlier(_parse_text), str)
+BOOL = FlagKind("", False, _ignoring_earlier(parse_bool), _format_bool, bare="true")
+INT32 = FlagKind("int32", 0, _ignoring_earlier(parse_int32), str)
+LEVEL = FlagKind("Level", 0, _ignoring_earlier(parse_uint31), str)
+FLOAT32 = FlagKind("float32", 0.0, _ignoring_earlier(parse_float32), _format_float)
+DURATION = FlagKind("duration", Duration(0), _ignoring_earlier(parse_duration), _format_duration)
+ADDRESS = FlagKind("ip", "", _ignoring_earlier(_parse_address), str)
+ENDPOINT = FlagKind("ipport", "", _ignoring_earlier(_parse_endpoint), str)
+STRINGS = FlagKind("strings", (), _parse_list, _format_list)
+BOOL_MAP = FlagKind("mapStringBool", {}, _parse_bool_map, _format_bool_map)
+QUANTITY = FlagKind("quantity", Quantity(), _ignoring_earlier(parse_quantity), str)
+VMODULE = FlagKind("pattern=N,...", (), _parse_vmodule, _format_vmodule)
+VERSION = FlagKind("version[=true]", "false", _ignoring_earlier(_parse_version), str, bare="true")
+PORT_RANGE = FlagKind("port-range", "", _ignoring_earlier(_parse_port_range), str)

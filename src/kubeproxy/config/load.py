@@ -1,20 +1,19 @@
 """Flags and configuration file → the effective configuration and gates.
 
 This is upstream's "complete" stage: read the file if there is one, otherwise apply the flags; then
-the platform's defaults, the host name flag and the feature gates. Whatever fails raises
-`ConfigError`; what is worth saying is returned as notes for the log.
+the platform's defaults, the host name flag and the feature gates. Every failure raises
+`ConfigError`. Messages for the log are returned as notes, because logging is not set up yet.
+Validation is left to `validate`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from kubeproxy.config import kinds
-from kubeproxy.config.decode import decode_config
 from kubeproxy.config.defaults import append_port, apply_defaults, complete_platform, set_path
 from kubeproxy.config.field_errors import join_errors
 from kubeproxy.config.flags import EXTENSION_FLAGS, UPSTREAM_FLAGS, Extensions, Flag
@@ -23,28 +22,29 @@ from kubeproxy.config.parse import ParsedFlags
 from kubeproxy.config.types import IPVS, KubeProxyConfiguration, Selected, selected, with_selected
 from kubeproxy.errors import ConfigError
 from kubeproxy.go.duration import Duration
+from kubeproxy.go.text import format_os_error
 
 
 class Note(msgspec.Struct, frozen=True):
-    """Something to log at level info."""
+    """A message to log at level info."""
 
     message: str
     values: Mapping[str, object] = msgspec.field(default_factory=dict)
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """The outcome of completion; not validated yet."""
+    """The outcome of completion, not validated yet."""
 
     config: KubeProxyConfiguration
     extensions: Extensions
     gates: FeatureGates
     notes: tuple[Note, ...] = ()
     config_content: bytes | None = None
-    """The file as it was read, to notice later that it has changed."""
+    """The file as it was read, so that `watch` notices a change made since."""
 
 
 def load(flags: ParsedFlags) -> Loaded:
-    """The effective settings; ConfigError if they cannot be made."""
+    """Return the effective settings. Raises ConfigError."""
     path = flags.text("config")
     content = _read_file(path) if path else None
     notes: list[Note] = []
@@ -64,15 +64,18 @@ def _read_file(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
+        # Go can open a directory and fails when it reads from it.
         verb = "read" if isinstance(error, IsADirectoryError) else "open"
-        reason = os.strerror(error.errno or 0)
-        raise ConfigError(f"{verb} {path}: {reason[:1].lower()}{reason[1:]}") from None
+        raise ConfigError(f"{verb} {path}: {format_os_error(error)}") from None
 
 
 def config_from_file(
     content: bytes, flags: ParsedFlags, notes: list[Note]
 ) -> KubeProxyConfiguration:
-    """The file with its defaults; of the flags only those about logging still count here."""
+    """Decode the file and fill in its defaults. Of the flags only those about logging count."""
+    # Only a file needs YAML and the introspection of types; `--version` starts quicker without.
+    from kubeproxy.config.decode import decode_config
+
     try:
         decoded = decode_config(content.decode())
     except UnicodeDecodeError:
@@ -91,7 +94,7 @@ def config_from_file(
 
 
 def _override_logging(config: KubeProxyConfiguration, flags: ParsedFlags) -> KubeProxyConfiguration:
-    """Flags win over the file; patterns of both count, the flag's first."""
+    """Let logging flags win over the file. Patterns of both count, the flag's first."""
     from_file = config.logging.vmodule
     for flag in UPSTREAM_FLAGS:
         if flag.path.startswith("logging.") and flag.name in flags.given:
@@ -102,7 +105,7 @@ def _override_logging(config: KubeProxyConfiguration, flags: ParsedFlags) -> Kub
 
 
 def config_from_flags(flags: ParsedFlags) -> KubeProxyConfiguration:
-    """The default configuration changed by the flags that were given."""
+    """Apply the flags that were given to the default configuration."""
     config = KubeProxyConfiguration()
     defaults = selected(config)
     for flag in UPSTREAM_FLAGS:
@@ -129,7 +132,7 @@ def _apply(
 def _apply_deprecated_ports(
     config: KubeProxyConfiguration, flags: ParsedFlags
 ) -> KubeProxyConfiguration:
-    """`--healthz-port` and `--metrics-port`: a port for a bare address; 0 empties it."""
+    """Apply `--healthz-port` and `--metrics-port`: a port for a bare address, 0 empties it."""
 
     def address(text: str, port: int) -> str:
         return append_port(text, port) if port else ""
@@ -142,7 +145,7 @@ def _apply_deprecated_ports(
 
 
 def _selected_by_flags(mode: str, defaults: Selected, flags: ParsedFlags) -> Selected:
-    """The pair of period flags that belongs to the mode counts, and only if given."""
+    """Take the pair of period flags that belongs to the mode, each only if it was given."""
     prefix = "ipvs" if mode == IPVS else "iptables"
     return Selected(
         _period(flags, f"{prefix}-sync-period", defaults.sync_period),

@@ -1,7 +1,8 @@
 """Command line → values of flags, with the rules and error texts operators know from upstream.
 
-Pure. `-` and `_` are the same in names, booleans take no separate value, `-v4`, `-v 4` and `-v=4`
-are equal, `--` ends the flags, and flags may stand between other arguments.
+The rules are pflag's: `-` and `_` are the same in names, booleans take no separate value, `-v4`,
+`-v 4` and `-v=4` are equal, `--` ends the flags, and flags may stand between other arguments. Which
+flags exist is in `flags`. What they mean for the configuration is left to `load`. Pure.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from kubeproxy.go.quoting import quote
 
 
 class FlagError(ConfigError):
-    """The command line cannot be read; the usage text goes with it."""
+    """The command line cannot be read. The usage text is printed with it."""
 
 
 class ParsedFlags(msgspec.Struct, frozen=True):
-    """What the command line says."""
+    """The values of one command line."""
 
     values: Mapping[str, Value]
-    """Every flag, given or not."""
+    """The value of every flag, which is the default if it was not given."""
     given: frozenset[str]
     arguments: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
@@ -41,17 +42,18 @@ class ParsedFlags(msgspec.Struct, frozen=True):
         return self.values[name] is True
 
     def integer(self, name: str) -> int:
+        """The value of a flag that holds a whole number."""
         value = self.values[name]
         assert isinstance(value, int), name
         return value
 
     def formatted(self) -> dict[str, str]:
-        """Every flag as text, sorted by name: `/flagz` and the start-up log."""
+        """Return every flag as text, sorted by name, for `/flagz` and the start-up log."""
         return {name: FLAGS[name].kind.format(self.values[name]) for name in sorted(self.values)}
 
 
 def parse_flags(argv: Sequence[str]) -> ParsedFlags:
-    """Read the arguments after the program's name; FlagError if they cannot be."""
+    """Parse the arguments after the program's name. Raises FlagError."""
     return _Reader(argv).read()
 
 
@@ -95,19 +97,19 @@ class _Reader:
         self._set(flag, text)
 
     def _take_short(self, word: str) -> None:
-        """`-v4`, `-v=4`, `-v 4`, and letters of switches in a row."""
+        """Take `-v4`, `-v=4` or `-v 4`, and letters of switches in a row."""
         letters = word[1:]
         while letters:
             letter, letters = letters[0], letters[1:]
             flag = SHORTHANDS.get(letter)
             if flag is None:
-                raise FlagError(f"unknown shorthand flag: {_quote_char(letter)} in {word}")
+                raise FlagError(f"unknown shorthand flag: '{letter}' in {word}")
             if letters.startswith("="):
                 text, letters = letters[1:], ""
             elif flag.kind.bare:
                 text = flag.kind.bare
             else:
-                missing = f"flag needs an argument: {_quote_char(letter)} in {word}"
+                missing = f"flag needs an argument: '{letter}' in {word}"
                 text, letters = letters or self._next(missing), ""
             self._set(flag, text)
 
@@ -126,7 +128,3 @@ class _Reader:
             ) from None
         if flag.deprecated:
             self._notices.append(f"Flag --{flag.name} has been deprecated, {flag.deprecated}")
-
-
-def _quote_char(char: str) -> str:
-    return f"'{char}'"

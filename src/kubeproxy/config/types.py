@@ -3,9 +3,9 @@
 Attributes are upstream's fields in snake case; the JSON names are upstream's to the letter. A value
 made with no argument is upstream's default configuration, before the mode is chosen.
 
-Upstream keeps one sync period, one minimum and one masquerade-all for whichever mode runs, and
-fills only that mode's section when it shows its configuration. `with_selected` brings a
-configuration into that form; the properties below read it back, so nobody else asks which section
+Upstream keeps one sync period, one minimum and one masquerade-all for the mode that runs, and fills
+only that mode's section when it shows its configuration. `with_selected` brings a configuration
+into that form. The properties below read it back, so that no other code has to know which section
 counts. Reading files, defaults of zero values and validation are in the modules next to this one.
 """
 
@@ -36,7 +36,8 @@ _Verbosity = Annotated[int, msgspec.Meta(extra={"go": "v1.VerbosityLevel"})]
 _ProxyMode = Annotated[str, msgspec.Meta(extra={"go": "v1alpha1.ProxyMode"})]
 _LocalMode = Annotated[str, msgspec.Meta(extra={"go": "v1alpha1.LocalMode"})]
 _PointerDuration = Annotated[Duration, msgspec.Meta(extra={"pointer": True})]
-# One text in the file, split on commas and not trimmed.
+# One text in the file, split on commas and not trimmed. An empty flag is a list of one empty text,
+# which validation refuses, while an absent one is the empty list.
 _CommaList = Annotated[tuple[str, ...], msgspec.Meta(extra={"comma": True})]
 
 _ZERO = Duration(0)
@@ -169,15 +170,6 @@ class KubeProxyConfiguration(_Section, frozen=True):
     windows_run_as_service: bool = False
 
     @property
-    def cluster_cidr(self) -> str:
-        """`clusterCIDR` as one text.
-
-        The list says more: an explicitly empty flag is a list of one empty text, which validation
-        refuses, while an absent one is the empty list.
-        """
-        return ",".join(self.cluster_cidrs)
-
-    @property
     def sync_period(self) -> Duration:
         return _selected_section(self).sync_period
 
@@ -210,14 +202,14 @@ _ModeSection = (
 
 
 def _selected_section(config: KubeProxyConfiguration) -> _ModeSection:
-    """The section whose periods count; every mode without one of its own uses iptables'."""
+    """The section whose periods count. A mode without a section of its own uses iptables'."""
     if config.mode == IPVS:
         return config.ipvs
     return config.nftables if config.mode == NFTABLES else config.iptables
 
 
 class Selected(msgspec.Struct, frozen=True, gc=False):
-    """What exists once, for whichever mode runs."""
+    """The values that exist once and belong to the mode that runs."""
 
     sync_period: Duration
     min_sync_period: Duration
@@ -225,12 +217,12 @@ class Selected(msgspec.Struct, frozen=True, gc=False):
 
 
 def selected(config: KubeProxyConfiguration) -> Selected:
-    """The values of the chosen mode's sections."""
+    """Return the values of the chosen mode's sections."""
     return Selected(config.sync_period, config.min_sync_period, config.masquerade_all)
 
 
 def with_selected(config: KubeProxyConfiguration, chosen: Selected) -> KubeProxyConfiguration:
-    """The configuration with these values in the chosen mode's sections and zeroes elsewhere."""
+    """Put these values into the chosen mode's sections, and zeroes into the others."""
     replace = msgspec.structs.replace
     none = {"sync_period": _ZERO, "min_sync_period": _ZERO}
     periods = {"sync_period": chosen.sync_period, "min_sync_period": chosen.min_sync_period}

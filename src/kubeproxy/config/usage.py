@@ -1,4 +1,7 @@
-"""The help text: every flag that is not hidden, by group, ours in a group of their own."""
+"""The help text: every flag that is not hidden, by group, ours in a group of their own.
+
+The layout is upstream's. All wording of flags comes from the table in `flags`.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ to one of the Service's endpoints (TCP, UDP and SCTP), by rules in the kernel. W
 
 
 def help_text() -> str:
-    """What `--help` prints."""
+    """Return the text of `--help`."""
     return f"{_DESCRIPTION}\n{usage_text()}"
 
 
 def usage_text() -> str:
-    """What a wrong command line is answered with."""
+    """Return the text printed for a wrong command line, before the error."""
     visible = [flag for flag in ALL_FLAGS if not flag.is_hidden]
     groups = [_group(name, list(flags)) for name, flags in groupby(visible, lambda f: f.group)]
     return "Usage:\n  kube-proxy [flags]\n\n" + "\n".join(groups)

@@ -1,7 +1,8 @@
-"""Is this configuration acceptable? Pure: configuration in, field errors out.
+"""Validation of a completed configuration: configuration in, field errors out. Pure.
 
 Paths, wording and order are upstream's, because operators search for them. Each rule is a small
-generator; `validate` lists them in upstream's order. `unrunnable` adds the one rule of ours.
+generator, and `_RULES` lists them in upstream's order. `unrunnable` adds the one rule of ours.
+Whether the host can do what is configured is left to the start of the proxy.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from kubeproxy.config.types import (
 )
 from kubeproxy.facts.address import parse_cidr, parse_ip
 from kubeproxy.go.duration import Duration
+from kubeproxy.go.hostport import split_host_port
 from kubeproxy.go.quoting import quote
-from kubeproxy.go.text import split_host_port
 from kubeproxy.version import KUBERNETES_VERSION
 
 ROOT = "KubeProxyConfiguration"
@@ -40,7 +41,7 @@ _CIDR_PAIR = (
 
 
 def validate(config: KubeProxyConfiguration) -> list[FieldError]:
-    """Everything wrong with a completed configuration."""
+    """Return everything that is wrong with a completed configuration."""
     return [error for rule in _RULES for error in rule(config)]
 
 
@@ -216,7 +217,7 @@ def _logging(config: KubeProxyConfiguration) -> Iterator[FieldError]:
 def validate_logging(
     logging: LoggingConfiguration, gates: FeatureGates, path: str = "logging"
 ) -> Iterator[FieldError]:
-    """The rules of the logging section; also checked on their own, before logging starts."""
+    """Check the logging section. This also runs on its own, before logging starts."""
     if logging.flush_frequency.duration.nanoseconds <= 0:
         detail = "Must be greater than zero"
         yield invalid(f"{path}.flushFrequency", logging.flush_frequency, detail)
@@ -280,7 +281,10 @@ _RULES: tuple[Callable[[KubeProxyConfiguration], Iterator[FieldError]], ...] = (
 
 
 def unrunnable(config: KubeProxyConfiguration) -> list[FieldError]:
-    """Valid for upstream, yet it could only crash with it: full syncs come at least hourly."""
+    """Return errors of ours: settings that upstream accepts and then crashes with.
+
+    In these modes full syncs come at least hourly, so a longer minimum cannot be kept.
+    """
     hourly = config.mode in (IPTABLES, NFTABLES)
     if not hourly or config.min_sync_period <= _LONGEST_MIN_SYNC:
         return []

@@ -1,4 +1,8 @@
-"""The effective configuration as upstream shows it: `--write-config-to` and `/configz`."""
+"""The effective configuration as upstream shows it: `--write-config-to` and `/configz`.
+
+A written file reads back as the same configuration. Which fields are left out when they are empty
+is upstream's choice, field by field.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +16,22 @@ from kubeproxy.go.duration import Duration, format_duration
 from kubeproxy.go.quantity import Quantity
 from kubeproxy.go.yaml import format_yaml
 
-# Left out when they say nothing; every other field is always shown.
+# Left out when they are empty; every other field is always shown.
 _OMITTED_WHEN_EMPTY = frozenset({"featureGates", "vmodule", "splitStream", "windowsRunAsService"})
 
 
 def config_document(config: KubeProxyConfiguration) -> dict[str, object]:
-    """The configuration as plain data, v1alpha1 names, with kind and version: `/configz`."""
+    """Return the configuration as plain data under its v1alpha1 names, with kind and version."""
     return {"apiVersion": API_VERSION, "kind": KIND, **_struct(config)}
 
 
 def format_config(config: KubeProxyConfiguration) -> str:
-    """The YAML of `--write-config-to`."""
+    """Return the configuration as YAML."""
     return format_yaml(config_document(config))
 
 
 def write_config(path: str, config: KubeProxyConfiguration) -> None:
-    """Create or truncate the file; OSError if it cannot be written."""
+    """Write the configuration to a file, new or not. Raises OSError."""
     Path(path).write_text(format_config(config))
 
 

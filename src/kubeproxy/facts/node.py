@@ -10,9 +10,13 @@ from msgspec.structs import replace
 from kubeproxy.facts.address import contained_in_any, contains, is_loopback, is_zero_cidr
 from kubeproxy.facts.ids import Family
 
+SERVICE_LINK = "kube-ipvs0"
+"""The dummy link to which ipvs mode binds service addresses. They are never the node's, not even
+in another mode: the link may be left from an earlier run in ipvs mode."""
+
 
 class DetectorKind(Enum):
-    """How to tell that a packet comes from a pod of this node."""
+    """How a packet from a pod of this node is recognised."""
 
     NONE = "none"
     CIDR = "cidr"

@@ -23,7 +23,7 @@ class ServiceFacts(Struct, frozen=True, gc=False):
     """A Service as one family sees it: addresses of this family only, in the order of the object.
 
     `affinity_seconds` is 0 without session affinity. `is_external_policy_local` already takes the
-    Service type into account. `ignored` says in words what the object holds that is not used.
+    Service type into account. `ignored` lists what the object holds that is not used, as sentences.
     """
 
     name: ServiceName

@@ -1,7 +1,7 @@
 """The tables of facts of one IP family, and which Services changed since the last round.
 
-Events may repeat, arrive late or be a delete that was none: every call compares with what is held
-and says whether anything changed. The cost of a call is the size of one Service.
+Events may repeat, arrive late or be a delete of what never existed: every call compares with what
+is held and returns whether anything changed. The cost of a call is the size of one Service.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kubeproxy.facts.service import ServiceFacts
 
 
 class Dirty(Struct, frozen=True):
-    """What changed since the last round: Services to plan again, and why latency is measured."""
+    """What changed since the last round: Services to plan again, and when each change began."""
 
     services: frozenset[ServiceName]
     trigger_times: Mapping[ServiceName, tuple[float, ...]] = {}
@@ -57,7 +57,7 @@ class Store:
         return self._services.get(name)
 
     def set_service(self, facts: ServiceFacts) -> bool:
-        """Hold this Service; True if it differs from what was held."""
+        """Hold this Service. Return whether it differs from what was held."""
         return self._change_service(facts.name, facts)
 
     def delete_service(self, name: ServiceName) -> bool:
@@ -79,7 +79,7 @@ class Store:
         return True
 
     def set_slice(self, facts: SliceFacts, *, trigger_time: float | None = None) -> bool:
-        """Hold this slice; True if it differs from what was held under its name."""
+        """Hold this slice. Return whether it differs from what was held under its name."""
         key = (facts.service.namespace, facts.name)
         owner = self._slice_owner.get(key)
         if owner == facts.service and self._slices[owner][facts.name] == facts:
@@ -123,7 +123,7 @@ class Store:
         return merge_slices(self._slices.get(name, {}).values())
 
     def take_dirty(self) -> Dirty:
-        """What changed since the last call; the caller now owns the work."""
+        """Return what changed since the last call, and start a new dirty set."""
         dirty = Dirty(
             services=frozenset(self._pending_services.keys() | self._dirty_by_slices),
             trigger_times={name: tuple(times) for name, times in self._trigger_times.items()},

@@ -1,8 +1,9 @@
 """Durations as operators write them: `1h30m`, `100ms`, `0s`.
 
 Flags, the configuration file and log lines all use this one syntax (Go's), so that a value copied
-from one place is accepted in another. `parse_duration` and `format_duration` are a pair: whatever
-is formatted parses back to the same number of nanoseconds.
+from one place is accepted in another. `parse_duration` and `format_duration` are a pair: what
+is formatted parses back to the same number of nanoseconds. Whether a duration makes sense where it
+stands (negative, too long) is left to validation.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _TERM = re.compile(r"(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?(?P<unit>[^0-9.
 
 
 class Duration(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A span of time in whole nanoseconds; may be negative until it is validated."""
+    """A span of time in whole nanoseconds. It may be negative until it is validated."""
 
     nanoseconds: int = 0
 
@@ -47,7 +48,7 @@ class Duration(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 def parse_duration(text: str) -> Duration:
-    """The duration a text says; ValueError with Go's wording otherwise."""
+    """Parse a duration. Raises ValueError with Go's wording."""
     sign = -1 if text.startswith("-") else 1
     body = text[1:] if text[:1] in ("-", "+") else text
     if body == "0":
@@ -87,7 +88,7 @@ def _term_nanoseconds(text: str, term: re.Match[str]) -> int:
 
 
 def _quote(text: str) -> str:
-    """Go's time package has a quoting of its own: bytes, not characters, are escaped."""
+    """Quote as Go's time package does, by a rule of its own: it escapes bytes, not characters."""
     return '"' + "".join(map(_quote_byte, text.encode(errors="surrogateescape"))) + '"'
 
 
@@ -99,7 +100,7 @@ def _quote_byte(byte: int) -> str:
 
 
 def format_duration(duration: Duration) -> str:
-    """Go's canonical form: `1h0m0s`, `1.5s`, `100ms`, `0s`."""
+    """Format in Go's canonical form: `1h0m0s`, `1.5s`, `100ms`, `0s`."""
     nanoseconds = abs(duration.nanoseconds)
     sign = "-" if duration.nanoseconds < 0 else ""
     if nanoseconds < 1_000_000_000:

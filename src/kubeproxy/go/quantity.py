@@ -22,7 +22,7 @@ _SUFFIX_ERROR = "unable to parse quantity's suffix"
 
 
 class Quantity(msgspec.Struct, frozen=True, gc=False):
-    """An amount: whole units, rounded up, and its canonical spelling."""
+    """An amount in whole units, rounded up, and its canonical spelling."""
 
     value: int = 0
     text: str = "0"
@@ -32,7 +32,7 @@ class Quantity(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse_quantity(text: str) -> Quantity:
-    """The amount a text says; ValueError with Kubernetes' wording otherwise."""
+    """Parse an amount. Raises ValueError with Kubernetes' wording."""
     match = _SYNTAX.fullmatch(text)
     if match is None:
         raise ValueError(_SYNTAX_ERROR)
@@ -74,7 +74,7 @@ def _format_binary(amount: int) -> str:
 
 
 def _reduce(amount: Fraction) -> tuple[int, int]:
-    """Mantissa and power of ten, the power a multiple of three and as large as it can be."""
+    """Return mantissa and power of ten, the power a multiple of three and as large as possible."""
     exponent = 18
     while (amount / Fraction(10) ** exponent).denominator != 1:
         exponent -= 3

@@ -1,4 +1,7 @@
-"""Quoted strings as Go's `%q` prints them: in log lines, error texts and field errors."""
+"""Quoted strings as Go's `%q` prints them: in log lines, error texts and field errors.
+
+Only `time` quotes differently in Go; that spelling is private to `duration`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ _ESCAPES = {
 
 
 def quote(text: str) -> str:
-    """The text in double quotes, with what is not printable escaped."""
+    """Put the text in double quotes and escape what is not printable."""
     if text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     return '"' + "".join(map(_escape, text)) + '"'

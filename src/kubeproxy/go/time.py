@@ -1,4 +1,8 @@
-"""Times and spans as Go prints them in JSON and on status pages. Pure."""
+"""Times as Go prints them in JSON, in HTTP headers and on status pages.
+
+Times are nanoseconds since 1970, as `time.time_ns` returns them, so that nothing is lost to
+floating point. Pure: reading a clock is left to the caller. Durations are in `duration`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ ZERO_TIME = "0001-01-01T00:00:00Z"
 
 
 def format_rfc3339_nano(unix_ns: int, offset_seconds: int = 0) -> str:
-    """RFC 3339 with up to nine fractional digits, trailing zeros cut."""
+    """Format as RFC 3339 with up to nine fractional digits, without trailing zeros."""
     fraction = f"{unix_ns % NANO:09d}".rstrip("0")
     return (
         _seconds(unix_ns, offset_seconds)
@@ -20,29 +24,32 @@ def format_rfc3339_nano(unix_ns: int, offset_seconds: int = 0) -> str:
 
 
 def format_rfc3339_micro(unix_ns: int) -> str:
-    """Kubernetes' MicroTime: UTC with exactly six fractional digits."""
+    """Format as Kubernetes' MicroTime: UTC with exactly six fractional digits."""
     return f"{_seconds(unix_ns, 0)}.{unix_ns % NANO // 1000:06d}Z"
 
 
 def format_rfc3339(unix_ns: int) -> str:
-    """Kubernetes' Time: UTC, whole seconds."""
+    """Format as Kubernetes' Time: UTC, whole seconds."""
     return _seconds(unix_ns, 0) + "Z"
 
 
 def format_unix_date(unix_ns: int) -> str:
-    """Go's time.UnixDate, in UTC: `Sun Nov 15 18:22:05 UTC 2026`, the day padded with a blank."""
+    """Format as Go's time.UnixDate, in UTC: `Sun Nov 15 18:22:05 UTC 2026`.
+
+    The day of the month is padded with a blank.
+    """
     moment = datetime.fromtimestamp(unix_ns // NANO, UTC)
     day, month = _DAYS[moment.weekday()], _MONTHS[moment.month - 1]
     return f"{day} {month} {moment.day:2d} {moment:%H:%M:%S} UTC {moment.year}"
 
 
 def format_uptime(seconds: int) -> str:
-    """`0 hr 00 min 15 sec`."""
+    """Format the seconds since a start as `/statusz` does: `0 hr 00 min 15 sec`."""
     return f"{seconds // 3600} hr {seconds // 60 % 60:02d} min {seconds % 60:02d} sec"
 
 
 def format_http_date(unix_ns: int) -> str:
-    """The Date header of HTTP."""
+    """Format the Date header of HTTP."""
     moment = datetime.fromtimestamp(unix_ns // NANO, UTC)
     day, month = _DAYS[moment.weekday()], _MONTHS[moment.month - 1]
     return f"{day}, {moment.day:02d} {month} {moment:%Y %H:%M:%S} GMT"

@@ -1,8 +1,8 @@
 """YAML as upstream reads and writes it: version 1.1 scalars, first document, last duplicate wins.
 
 PyYAML's scanner and emitter have the same ancestor as Go's, so texts of syntax errors and rules of
-quoting agree; what a plain scalar means does not, and is defined here. PyYAML is imported when a
-file is read or written, not before.
+quoting agree. What a plain scalar means does not, and is defined here. PyYAML is imported when a
+file is read or written, not before. What the values mean is left to the caller.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kubeproxy.go import text as gotext
 from kubeproxy.go.quoting import quote
+from kubeproxy.go.text import is_integer, parse_based_integer
 
 if TYPE_CHECKING:
     import yaml
@@ -49,7 +49,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def parse_yaml(text: str) -> Document:
-    """Read the first document; YamlError with upstream's wording if there is none to read."""
+    """Parse the first document. Raises YamlError with upstream's wording."""
     duplicates: list[str] = []
     try:
         node = _first_node(text)
@@ -74,7 +74,7 @@ def _first_node(text: str) -> yaml.Node | None:
 
 
 def _syntax_error(error: yaml.MarkedYAMLError) -> str:
-    """`yaml: line 3: did not find expected key`.
+    """Word a syntax error: `yaml: line 3: did not find expected key`.
 
     Upstream counts lines from one in its scanner and from zero in its parser.
     """
@@ -124,7 +124,7 @@ def _merge_sources(value: object) -> dict[str, object]:
 
 
 def _key(node: yaml.Node) -> str:
-    """Keys become JSON strings: numbers and booleans their text."""
+    """Return a key as JSON has it: a string, for numbers and booleans their text."""
     if not isinstance(node.value, str):
         raise YamlError(f"yaml: line {node.start_mark.line + 1}: invalid map key")
     value = _scalar(node)
@@ -145,27 +145,28 @@ def _scalar(node: yaml.Node) -> object:
 
 
 def resolve(text: str) -> str | bool | int | float | None:
-    """What a plain scalar means."""
+    """Return the value a plain scalar stands for."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] not in "+-.0123456789" or _DATE.fullmatch(text):
         return text
     plain = text.replace("_", "")
-    if gotext.is_integer(plain) and -(1 << 63) <= gotext.parse_based_integer(plain) < 1 << 64:
-        return gotext.parse_based_integer(plain)
-    # What does not fit a float stays a text.
+    if is_integer(plain) and -(1 << 63) <= parse_based_integer(plain) < 1 << 64:
+        return parse_based_integer(plain)
+    # A number too large for a float stays a text.
     is_float = _FLOAT.fullmatch(plain) and math.isfinite(float(plain))
     return float(plain) if is_float else text
 
 
 def format_yaml(value: object) -> str:
-    """Block style, keys sorted, two spaces; strings quoted only where they must be."""
+    """Format in block style with sorted keys, quoting strings only where they must be."""
     import yaml
 
     class Dumper(yaml.CSafeDumper):
-        """A dumper of its own, so that nobody else's YAML changes."""
+        """A class of our own: representers are registered per class and would change other YAML."""
 
         def ignore_aliases(self, data: object) -> bool:
+            # Called by PyYAML. Equal values are written out, not as anchor and alias.
             return True
 
     def represent_text(dumper: Dumper, text: str) -> yaml.ScalarNode:

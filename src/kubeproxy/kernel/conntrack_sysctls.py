@@ -1,8 +1,8 @@
 """Size and time-outs of the connection tracking table, set once at start.
 
-`conntrack_parameters` is the pure decision: configuration and number of CPUs become a list of
-parameters in the order in which they are written. `set_conntrack_parameters` makes it so, touching
-only what differs. A failure is fatal to the caller; its text is upstream's.
+Why: the kernel's defaults are too small for a node. Promise: only parameters that differ are
+written, in upstream's order, and a failure has upstream's text. `conntrack_parameters` decides and
+is pure; `set_conntrack_parameters` writes. Leaves to others: that a failure ends the program.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ConntrackSettings(Struct, frozen=True):
 
 
 class Parameter(Struct, frozen=True):
-    """A file relative to the root, and the number wanted in it.
+    """A file relative to the root, and the number it should hold.
 
     With `is_minimum`, a larger number is left alone, and a file that cannot be read is an error.
     """
@@ -45,7 +45,7 @@ class Parameter(Struct, frozen=True):
 
 
 def conntrack_parameters(settings: ConntrackSettings, cpus: int) -> tuple[Parameter, ...]:
-    """What to write, in order."""
+    """The parameters to write, in order."""
     return tuple(_parameters(settings, conntrack_max(settings, cpus)))
 
 
@@ -67,8 +67,11 @@ def _parameters(settings: ConntrackSettings, maximum: int) -> Iterator[Parameter
 
 
 def conntrack_max(settings: ConntrackSettings, cpus: int) -> int:
-    """The size of the table, or 0 to leave it alone; the cap wins over a larger minimum only
-    when the product of cores exceeds it."""
+    """The size of the table, or 0 to leave it alone.
+
+    As upstream has it: once the size by cores exceeds the cap, the cap holds, also against a larger
+    configured minimum; below it such a minimum wins.
+    """
     if settings.max_per_core <= 0:
         return 0
     scaled = settings.max_per_core * cpus
@@ -78,7 +81,7 @@ def conntrack_max(settings: ConntrackSettings, cpus: int) -> int:
 def set_conntrack_parameters(
     parameters: Iterable[Parameter], *, root: Path = Path("/")
 ) -> list[Parameter]:
-    """Write what differs; returns what was written. Raises KernelError with upstream's text."""
+    """Write the parameters that differ. Return them. Raises KernelError with upstream's text."""
     try:
         return [parameter for parameter in parameters if _ensure(root / parameter.path, parameter)]
     except OSError as error:
@@ -100,7 +103,7 @@ def _ensure(path: Path, parameter: Parameter) -> bool:
 
 
 def _read(path: Path, *, must_exist: bool) -> int | None:
-    """The number in the file; one that cannot be read counts as different."""
+    """The number in the file; None, which differs from any number, if there is none."""
     try:
         return int(path.read_text().strip())
     except ValueError:

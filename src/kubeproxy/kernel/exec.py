@@ -1,8 +1,8 @@
-"""Running one of the kernel's tools: arguments and input in, status and output back.
+"""Run one of the kernel's tools: arguments and input in, status and output back.
 
 Why: every tool call of the program takes the same care. Promise: a call ends within its time, or
-the process is killed; a tool that is not installed is named together with the package that has
-it; cancelling the caller kills the tool too. Leaves to others: what a status means.
+the process is killed; the error about a missing tool names the package that has it; cancelling
+the caller kills the tool too. Leaves to others: what a status means.
 
 Input and output are files in memory rather than pipes: a restore of a whole cluster is 16 MB, and
 neither the tool nor our event loop should wait for the other in pieces of 64 kB.
@@ -35,7 +35,7 @@ _PACKAGES = {
 
 
 class Completed(Struct, frozen=True, gc=False):
-    """How a tool ended and what it said."""
+    """How a tool ended and what it printed."""
 
     argv: tuple[str, ...]
     status: int
@@ -44,7 +44,7 @@ class Completed(Struct, frozen=True, gc=False):
 
     @property
     def output(self) -> str:
-        """Everything said, for people."""
+        """Everything it printed, for people."""
         return "\n".join(part.strip() for part in (self.stdout, self.stderr) if part.strip())
 
     @property
@@ -69,8 +69,8 @@ async def run_tool(
     Raises ToolMissing if it is not there, Drifted if it had to be killed: what it did until then
     is unknown.
     """
-    with _memory(stdin) as given, _memory() as said, _memory() as complained:
-        process = await _start(argv, given, said, complained)
+    with _memory_file(stdin) as given, _memory_file() as stdout, _memory_file() as stderr:
+        process = await _start(argv, given, stdout, stderr)
         try:
             async with asyncio.timeout(timeout_seconds):
                 status = await process.wait()
@@ -80,14 +80,14 @@ async def run_tool(
                 f"{argv[0]} did not end within {timeout_seconds:g} s and was killed; "
                 "what it changed is unknown"
             ) from None
-        except BaseException:
+        except BaseException:  # above all cancellation
             await _kill(process)
             raise
-        return Completed(tuple(argv), status, _content(said), _content(complained))
+        return Completed(tuple(argv), status, _content(stdout), _content(stderr))
 
 
 @contextlib.contextmanager
-def _memory(content: bytes = b"") -> Iterator[int]:
+def _memory_file(content: bytes = b"") -> Iterator[int]:
     """A file in memory that holds `content`, positioned at its start."""
     handle = os.memfd_create("tool", os.MFD_CLOEXEC)
     try:
@@ -101,6 +101,7 @@ def _memory(content: bytes = b"") -> Iterator[int]:
 
 
 def _content(handle: int) -> str:
+    # The tool has moved the file offset, which we share with it, so the file is read by position.
     size = os.fstat(handle).st_size
     parts: list[bytes] = []
     while size > 0 and (part := os.pread(handle, size, sum(map(len, parts)))):

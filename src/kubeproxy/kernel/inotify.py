@@ -1,8 +1,9 @@
-"""Hearing about changes of files: a thin layer over inotify, for asyncio.
+"""Events about changed files: a thin layer over inotify(7), for asyncio.
 
-Watches directories, because a file that is replaced (rename, a ConfigMap's symlink switch) is
-another file afterwards, and only its directory tells. No policy: says which name in which
-directory something happened to.
+Callers watch directories rather than files: a file that is replaced (by a rename, or by the switch
+of a ConfigMap's link) is another inode afterwards, and only its directory has an event. There is no
+policy here: an event holds what happened to which name in which directory, and what it means is
+left to the caller. The calls go through ctypes because Python's standard library has no inotify.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from msgspec import Struct
 from kubeproxy.errors import KernelError
 
 
-class Happening(IntFlag):
-    """What the kernel tells (`inotify(7)`)."""
+class EventMask(IntFlag):
+    """What happened, as in inotify(7), without the IN_ prefix."""
 
     MODIFY = 0x2
     ATTRIB = 0x4
@@ -38,30 +39,30 @@ class Happening(IntFlag):
 
 
 CHANGES = (
-    Happening.CLOSE_WRITE
-    | Happening.MOVED_FROM
-    | Happening.MOVED_TO
-    | Happening.CREATE
-    | Happening.DELETE
-    | Happening.DELETE_SELF
-    | Happening.MOVE_SELF
+    EventMask.CLOSE_WRITE
+    | EventMask.MOVED_FROM
+    | EventMask.MOVED_TO
+    | EventMask.CREATE
+    | EventMask.DELETE
+    | EventMask.DELETE_SELF
+    | EventMask.MOVE_SELF
 )
-"""Everything after which content may be different; a write counts when the writer is done."""
+"""Everything after which content may differ. A write counts when the writer has closed the file."""
 
 _HEADER = struct.Struct("iIII")
 _READ_BYTES = 64 * 1024
 
 
-class FileNews(Struct, frozen=True):
-    """Something happened to `name` in `directory`; an empty name is the watched path itself."""
+class FileEvent(Struct, frozen=True):
+    """An event for `name` in `directory`. An empty name stands for the watched path itself."""
 
     directory: Path
     name: str
-    what: Happening
+    mask: EventMask
 
 
 class FileWatch:
-    """News about the entries of some directories. Use as a context manager."""
+    """An inotify instance: events about the entries of some directories. A context manager."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -77,15 +78,17 @@ class FileWatch:
         self.close()
 
     def close(self) -> None:
+        """Release the file descriptor. Closing twice is harmless."""
         if self._fd >= 0:
+            # Outside of a running loop there is no reader to remove.
             with contextlib.suppress(RuntimeError):
                 asyncio.get_running_loop().remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
 
-    def add(self, path: Path, what: Happening = CHANGES) -> None:
-        """Start hearing about this directory (or file); doing so twice is harmless."""
-        watch = self._libc.inotify_add_watch(self._fd, os.fsencode(path), int(what))
+    def add(self, path: Path, mask: EventMask = CHANGES) -> None:
+        """Watch this directory (or file). Adding it twice is harmless. Raises KernelError."""
+        watch = self._libc.inotify_add_watch(self._fd, os.fsencode(path), int(mask))
         if watch < 0:
             raise self._failure(f"cannot watch {path}")
         self._directories[watch] = path
@@ -94,15 +97,15 @@ class FileWatch:
         errno = ctypes.get_errno()
         return KernelError(f"{what}: {os.strerror(errno)}", errno=errno)
 
-    def take(self) -> list[FileNews]:
-        """The news that are waiting, perhaps none."""
+    def take(self) -> list[FileEvent]:
+        """Return the events that are waiting, perhaps none."""
         try:
             return list(self._parse(os.read(self._fd, _READ_BYTES)))
         except BlockingIOError:
             return []
 
-    async def wait(self) -> list[FileNews]:
-        """The next news; several at once if they came together."""
+    async def wait(self) -> list[FileEvent]:
+        """Wait for the next events. Several are returned at once if they came together."""
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
 
@@ -118,15 +121,17 @@ class FileWatch:
                 loop.remove_reader(self._fd)
         return self.take()
 
-    def _parse(self, data: bytes) -> Iterator[FileNews]:
+    def _parse(self, data: bytes) -> Iterator[FileEvent]:
         offset = 0
         while offset < len(data):
             watch, mask, _, length = _HEADER.unpack_from(data, offset)
             offset += _HEADER.size
             name = os.fsdecode(data[offset : offset + length].rstrip(b"\0"))
             offset += length
-            what = Happening(mask & 0xFFFF)
+            # The upper half holds flags of the request and IN_ISDIR, not what happened.
+            happened = EventMask(mask & 0xFFFF)
             directory = self._directories.get(watch, Path())
-            if what & Happening.IGNORED:
+            if happened & EventMask.IGNORED:
+                # The kernel has removed this watch and may give its number to another one.
                 self._directories.pop(watch, None)
-            yield FileNews(directory, name, what)
+            yield FileEvent(directory, name, happened)

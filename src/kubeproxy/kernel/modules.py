@@ -1,9 +1,9 @@
 """Loading a kernel module by name.
 
-Why: some of what ipvs needs exists only once its module is loaded, and the kernel loads it by
-itself only for some requests. Promise: the program that is run is the one the kernel itself
-would run; a module that is built in, or cannot be had, is told in words and is no exception: the
-caller finds out by using it. Leaves to others: which modules.
+Why: some of what ipvs mode needs exists only once its module is loaded, and the kernel loads it by
+itself only for some requests. Promise: the program that is run is the one the kernel itself would
+run, and failing is no exception: a module that is built in cannot be loaded either, so the caller
+has to try what it needs. Leaves to others: which modules.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _TIMEOUT_SECONDS = 30.0
 
 
 async def load_module(name: str) -> str:
-    """Try to load a module; why it could not be done, or empty."""
+    """Try to load a module. Return why it failed, or an empty text."""
     program = find_sysctl("kernel/modprobe") or "modprobe"
     try:
         result = await run_tool([program, "-va", name], timeout_seconds=_TIMEOUT_SECONDS)

@@ -1,8 +1,8 @@
 """Kernel parameters under /proc/sys: read them, and write them only when they differ.
 
-Why: several modes need a handful of parameters, and writing one that is already right may have
-side effects (ip_forward resets others) or be forbidden in a container that was prepared from
-outside. Promise: names are paths relative to /proc/sys (`net/ipv4/ip_forward`), values are
+Why: several modes need a handful of parameters, and writing one that has the right value already
+may have side effects (ip_forward resets others) or be forbidden in a container that was prepared
+from outside. Promise: names are paths relative to /proc/sys (`net/ipv4/ip_forward`), values are
 trimmed text, every failure is a `KernelError` that names parameter and value. Leaves to others:
 which parameters, and whether a failure is fatal.
 
@@ -19,7 +19,7 @@ PROC_SYS = Path("/proc/sys")
 
 
 def read_sysctl(name: str, *, root: Path = PROC_SYS) -> str:
-    """The current value."""
+    """The current value. Raises KernelError if it cannot be read."""
     try:
         return (root / name).read_text().strip()
     except OSError as error:
@@ -35,7 +35,7 @@ def find_sysctl(name: str, *, root: Path = PROC_SYS) -> str | None:
 
 
 def ensure_sysctl(name: str, value: str | int, *, root: Path = PROC_SYS) -> bool:
-    """Make the parameter have this value; True if it had to be written."""
+    """Write the parameter unless it has this value. Return whether it was written."""
     wanted = str(value)
     try:
         if (root / name).read_text().strip() == wanted:
@@ -52,7 +52,7 @@ def kernel_release(*, root: Path = PROC_SYS) -> tuple[int, int]:
 
 
 def parse_release(text: str) -> tuple[int, int]:
-    """`6.1.0-18-amd64` → (6, 1); what cannot be read counts as 0."""
+    """`6.1.0-18-amd64` → (6, 1). A part that is no number counts as 0."""
     major, _, rest = text.partition(".")
     minor = rest.partition(".")[0].partition("-")[0]
     return _number(major), _number(minor)

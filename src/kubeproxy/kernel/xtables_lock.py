@@ -1,7 +1,8 @@
-"""The lock that iptables-legacy tools share: who holds it, and holding it ourselves.
+"""The lock that iptables-legacy tools share: find its holder, and hold it ourselves.
 
-Why: "another app is currently holding the xtables lock" does not say which; the kernel knows. And
-an iptables-restore older than 1.6.2 takes no lock at all, so we take it for it.
+Why: "another app is currently holding the xtables lock" does not name the process, but the kernel
+knows it. And an iptables-restore older than 1.6.2 takes no lock at all, so we hold it meanwhile.
+Promise: a wait for the lock ends, and the error names the holder.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def parse_locks(text: str, inode: int) -> tuple[int, ...]:
 
 
 def lock_holder(lock_file: Path = LOCK_FILE, proc: Path = Path("/proc")) -> str:
-    """Who holds the lock right now: `pid 17 (iptables-save -t nat)`, or nothing."""
+    """The holder of the lock right now: `pid 17 (iptables-save -t nat)`, or an empty text."""
     try:
         holders = parse_locks((proc / "locks").read_text(), lock_file.stat().st_ino)
     except OSError:

@@ -1,13 +1,9 @@
-"""Logs in upstream's formats: get a logger, write, and set up where it goes."""
+"""Logs in upstream's formats. Get a logger, log, and set up which stream is written."""
 
 from kubeproxy.logs.entry import Entry, Severity
 from kubeproxy.logs.logger import (
-    Logger,
     LogOptions,
-    Verbose,
-    flush_logs,
     get_logger,
-    get_verbosity,
     set_verbosity,
     setup_logging,
     stop_logging,
@@ -17,12 +13,8 @@ from kubeproxy.logs.logger import (
 __all__ = [
     "Entry",
     "LogOptions",
-    "Logger",
     "Severity",
-    "Verbose",
-    "flush_logs",
     "get_logger",
-    "get_verbosity",
     "set_verbosity",
     "setup_logging",
     "stop_logging",

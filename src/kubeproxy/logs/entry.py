@@ -1,7 +1,8 @@
-"""One log message as a value, and its two spellings: klog's text line and a JSON line.
+"""One log message as a value, and its two formats: klog's text line and a JSON line.
 
 Operators and log pipelines parse these lines, so the formats are upstream's: the header, the order
-of keys and the quoting. Pure: time, process and caller are fields of the entry.
+of keys and the quoting. Time, process and caller are fields of the entry. Writing lines is left to
+`handler`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Severity(Enum):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a line says."""
+    """The content of one line."""
 
     message: str
     severity: Severity = Severity.INFO
@@ -37,15 +38,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     verbosity: int = 0
     is_structured: bool = True
-    """Quote the message and follow it with pairs; otherwise it is printed as it is."""
+    """Quote the message and follow it with pairs? Otherwise the message is printed as it is."""
     caller: str = "unknown:0"
-    """`dir/file.py:line`; the text format shows only the file."""
+    """`dir/file.py:line`, of which the text format shows only the file."""
     timestamp: float = 0.0
     process: int = 0
 
 
 def format_text(entry: Entry) -> str:
-    """`I1115 20:30:00.000000    1234 app.py:12] "message" key="value"` and a newline."""
+    """Format as `I1115 20:30:00.000000    1234 app.py:12] "message" key="value"` and a newline."""
     moment = time.localtime(entry.timestamp)
     micros = int(entry.timestamp % 1 * 1_000_000)
     header = (
@@ -71,13 +72,13 @@ def _text_value(value: object) -> str:
 
 
 def _indented(text: str) -> str:
-    """Several lines stay readable: each on its own line, between `<` and `>`."""
+    """Keep several lines readable as klog does: each on its own line, between `<` and `>`."""
     lines = text.removesuffix("\n").split("\n")
     return "<\n" + "".join(f"\t{line}\n" for line in lines) + " >"
 
 
 def format_json(entry: Entry) -> str:
-    """A JSON object in one line; `ts` is in milliseconds."""
+    """Format as a JSON object in one line. `ts` is in milliseconds."""
     head: dict[str, object] = {
         "ts": entry.timestamp * 1000,
         "caller": entry.caller,
@@ -90,7 +91,7 @@ def format_json(entry: Entry) -> str:
 
 
 def _plain(value: object) -> object:
-    """What a JSON encoder can show: names and errors become their text, collections stay."""
+    """Return what a JSON encoder can show: names and errors as their text, collections as is."""
     if value is None or isinstance(value, str | bool | int | float):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, Enum):

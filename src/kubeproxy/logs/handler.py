@@ -1,7 +1,8 @@
-"""Where log messages go: records of the standard library become lines on a stream.
+"""Log handlers: records of the standard library become lines on a stream.
 
-A handler takes our records and those of libraries, and writes both in the one format chosen. A log
-that nobody reads any more (closed pipe) is no reason to stop: failures to write are dropped.
+A handler takes our records and those of libraries, and writes both in the configured format. A log
+whose reader is gone (a closed pipe) is no reason to stop, so failures to write are dropped. Which
+handlers exist is decided in `logger`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class LogHandler(logging.Handler):
     def write(self, entry: Entry) -> None:
         if not self._accepts(entry.severity):
             return
-        # Nobody may read the log any more (closed pipe); the proxy must go on without it.
+        # The reader of the log may be gone (closed pipe); the proxy must go on without it.
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(self._format_entry(entry))
             if not isinstance(self._stream, InfoStream):
@@ -67,7 +68,7 @@ class LogHandler(logging.Handler):
 
 
 def entry_of(record: logging.LogRecord) -> Entry:
-    """The entry a record of the standard library stands for."""
+    """Convert a record of the standard library. Records of `Logger` carry values and error."""
     severity = next((s for level, s in _SEVERITIES if record.levelno >= level), Severity.INFO)
     caller = f"{'/'.join(record.pathname.rsplit('/', 2)[-2:])}:{record.lineno}"
     ours = getattr(record, "kubeproxy", None)
@@ -89,7 +90,10 @@ def entry_of(record: logging.LogRecord) -> Entry:
 
 
 class InfoStream:
-    """Standard output, collecting up to a number of bytes, written at least once per period."""
+    """A stream that collects up to a number of bytes and is written at least once per period.
+
+    Flushing runs in a thread: handlers are called from any thread, with or without an event loop.
+    """
 
     def __init__(self, stream: TextIO, *, buffer_bytes: int, flush_seconds: float) -> None:
         self._stream = stream

@@ -6,8 +6,9 @@
     log.v(4).info("Skipped, nothing changed", service=name)
 
 Messages and keys keep upstream's spelling where it has them, because people match on both. A
-disabled `v(n)` costs one comparison. Loggers of libraries go through the same handlers and come out
-in the same format. Which streams are written is decided by `setup_logging` alone.
+disabled `v(n)` costs one comparison. Messages of libraries go through the same handlers and come
+out in the same format. Which streams are written is decided by `setup_logging` alone. The format of
+a line is in `entry`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kubeproxy.logs.handler import InfoStream, LogHandler
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How to log; the defaults are what is used before options are known."""
+    """How to log. The defaults are used until the options are known."""
 
     is_json: bool = False
     verbosity: int = 0
@@ -35,21 +36,21 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Verbose(Protocol):
-    """What `v(level)` answers."""
+    """The result of `v(level)`: a log that may be disabled."""
 
     enabled: bool
 
     def info(self, message: str, /, **values: object) -> None: ...
 
 
-class _Silent:
+class _Disabled:
     enabled = False
 
     def info(self, message: str, /, **values: object) -> None:
-        """Say nothing: the level is not asked for."""
+        """Do nothing: the verbosity is lower than the level."""
 
 
-class _Speaking:
+class _Enabled:
     __slots__ = ("_level", "_logger")
     enabled = True
 
@@ -61,7 +62,7 @@ class _Speaking:
         self._logger.emit(logging.INFO, message, values, verbosity=self._level)
 
 
-_SILENT: Verbose = _Silent()
+_DISABLED: Verbose = _Disabled()
 
 
 class Logger:
@@ -75,16 +76,15 @@ class Logger:
         self.threshold = 0
 
     def v(self, level: int) -> Verbose:
-        """A log for messages of this verbosity; silent unless somebody asked for it."""
-        return _Speaking(self, level) if level <= self.threshold else _SILENT
+        """Return a log for messages of this verbosity, disabled unless `-v` is at least that."""
+        return _Enabled(self, level) if level <= self.threshold else _DISABLED
 
     def info(self, message: str, /, **values: object) -> None:
+        """Log a message that is shown at any verbosity."""
         self.emit(logging.INFO, message, values)
 
-    def warning(self, message: str, /, **values: object) -> None:
-        self.emit(logging.WARNING, message, values)
-
     def error(self, error: BaseException | str | None, message: str, /, **values: object) -> None:
+        """Log an error, if there is one as the value of `err`."""
         text = None if error is None else str(error)
         self.emit(logging.ERROR, message, values, error=text)
 
@@ -97,7 +97,7 @@ class Logger:
         error: str | None = None,
         verbosity: int = 0,
     ) -> None:
-        """Hand one message to the handlers; the caller is two frames up."""
+        """Pass one message to the handlers. The caller shown in it is two frames up."""
         frame = sys._getframe(2)
         record = logging.LogRecord(
             self._target.name, level, frame.f_code.co_filename, frame.f_lineno, message, None, None
@@ -107,7 +107,7 @@ class Logger:
 
 
 class _Levels:
-    """The verbosity of every module; logging is global, so its settings are too."""
+    """The verbosity of every module. Logging is global, so its settings are too."""
 
     def __init__(self) -> None:
         self.verbosity = 0
@@ -132,7 +132,7 @@ _handlers: list[LogHandler] = []
 
 
 def get_logger(name: str) -> Logger:
-    """The log of a module; call it with `__name__`."""
+    """Return the log of a module. Call it with `__name__`."""
     logger = _levels.loggers.get(name)
     if logger is None:
         logger = _levels.loggers[name] = Logger(name)
@@ -140,19 +140,15 @@ def get_logger(name: str) -> Logger:
     return logger
 
 
-def get_verbosity() -> int:
-    return _levels.verbosity
-
-
 def set_verbosity(verbosity: int) -> None:
-    """Change `-v` while running; `--vmodule` stays as it is."""
+    """Change `-v` while running. `--vmodule` stays as it is."""
     _levels.set(verbosity, _levels.vmodule)
 
 
 def setup_logging(
     options: LogOptions, *, stdout: TextIO | None = None, stderr: TextIO | None = None
 ) -> None:
-    """Write logs as the options say; replaces an earlier set-up."""
+    """Write logs according to the options. Replaces an earlier set-up."""
     stop_logging()
     formatter = format_json if options.is_json else format_text
     errors = stderr or sys.stderr
@@ -180,15 +176,9 @@ def stop_logging() -> None:
 
 
 def write_entry(entry: Entry) -> None:
-    """Write a message that was made elsewhere, with its own time and caller."""
+    """Write a message that has its own time and caller, such as one from before the set-up."""
     for handler in _handlers:
         handler.write(entry)
-
-
-def flush_logs() -> None:
-    """Write out what is still buffered."""
-    for handler in _handlers:
-        handler.flush()
 
 
 def _install(handler: LogHandler) -> None:

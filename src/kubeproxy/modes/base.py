@@ -9,7 +9,7 @@ the policy for errors; a mode owns the meaning of its items.
 
 Types: a mode declares its items and values in `items.py` and is typed with them throughout. The
 engine never looks inside an item, so on its side they are `AnyItem` and `AnyValue`; `changes_of`
-is the one place where a mode gets its own types back.
+and `items_of` are the two places where a mode gets its own types back.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ O = TypeVar("O", bound="SupportsRichComparison")  # noqa: E741 - owner, item, va
 I = TypeVar("I", bound=Hashable)  # noqa: E741 - as above
 V = TypeVar("V")
 P = TypeVar("P")
+K = TypeVar("K", bound=Hashable)
 Options = TypeVar("Options")
 
 Owner: TypeAlias = ServicePortId
@@ -87,6 +88,12 @@ def changes_of(
     return cast("list[Change[I, V]]", found)
 
 
+def items_of(fragment: Mapping[K, object], item_type: type[I], _value_type: type[V]) -> dict[I, V]:
+    """The items of one type in a fragment, typed with the value that such items have."""
+    found = {item: value for item, value in fragment.items() if isinstance(item, item_type)}
+    return cast("dict[I, V]", found)
+
+
 class Batch(Struct, Generic[P], frozen=True):
     """One bounded unit of work for a sink, and the changes it brings about.
 
@@ -107,8 +114,8 @@ class Sink(Protocol[I, V, P]):
     sink remembers from `read` and `apply` (such as where a rule stands in a shared chain) may
     shape it.
 
-    `apply` sends one payload. Sending it again, whole or in part, must be harmless: the engine
-    does so to isolate a culprit and after a doubtful end. It raises
+    `apply` sends one payload. Compiling and applying the same changes again, whole or in part,
+    must be harmless: the engine does so to isolate a culprit and after a doubtful end. It raises
         Rejected  part of the batch is refused; only a sink that calls itself transactional
                   promises that nothing of the batch took effect
         Busy      try again later
@@ -173,10 +180,10 @@ class Backend(ABC, Generic[I, V, Options]):
     def describe(self, fragments: Mapping[Owner, Mapping[I, V]]) -> str:
         """What these fragments would install, for people (`kpctl render`). Pure."""
 
-    async def start(self, node: NodeFacts) -> None:  # noqa: B027 - doing nothing is common
+    async def start(self, node: NodeFacts) -> None:
         """Prepare the host for this family (probes, sysctls). Raises Unsupported."""
 
-    async def watch(self, drifted: DriftListener) -> None:  # noqa: B027 - doing nothing is common
+    async def watch(self, drifted: DriftListener) -> None:
         """Run until cancelled; call `drifted` when another process changes what is ours."""
 
     def unsettled(self) -> Collection[Owner]:
@@ -205,7 +212,7 @@ class Backend(ABC, Generic[I, V, Options]):
         """Packets counted by a kernel accounting object of ours, if there is one of this name."""
         return None
 
-    async def close(self) -> None:  # noqa: B027 - doing nothing is common
+    async def close(self) -> None:
         """Release sockets and the like; what is in the kernel stays."""
 
 

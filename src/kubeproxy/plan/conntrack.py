@@ -2,23 +2,22 @@
 
 The kernel keeps sending an established flow where its first packet went. UDP has no handshake by
 which a client would notice that its endpoint is gone, or that a Service has appeared where its
-packets used to vanish, so such flows must be forgotten. TCP and SCTP notice by themselves.
+packets used to be lost, so such flows must be deleted. TCP and SCTP notice by themselves.
 
 Promises: rules come from the changed service ports alone, and none come from ports whose frontends
-and serving endpoints stayed the same. Leaves to others: reading and deleting flows.
+and serving endpoints stayed the same. Leaves reading and deleting flows to others.
 
 Addresses and ports are compared as they stand in a flow: network byte order, packed.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from msgspec import Struct
 
-from kubeproxy.facts.endpoint import Endpoint
+from kubeproxy.facts.address import pack_address
 from kubeproxy.facts.ids import Protocol
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.plan.types import ServicePlan
@@ -77,20 +76,23 @@ def _frontends(plan: ServicePlan | None) -> dict[Socket, frozenset[Socket]]:
     """
     if plan is None or plan.id.protocol is not Protocol.UDP:
         return {}
-    endpoints = frozenset(map(_pack_endpoint, plan.serving))
+    endpoints = frozenset(pack_socket(e.address, e.port) for e in plan.serving)
     return {pack_socket(f.address, f.port): endpoints for f in plan.frontends}
 
 
 def is_stale(destination: Socket, reply_source: Socket, rules: StaleRules) -> bool:
-    """Must this UDP flow be forgotten? It was sent to `destination`; `reply_source` answers it."""
-    verdict = _judge(destination, reply_source, rules)
-    if verdict is None and destination[:-PORT_BYTES] in rules.node_addresses:
-        verdict = _judge(destination[-PORT_BYTES:], reply_source, rules)
-    return verdict or False
+    """Must this UDP flow, sent to `destination` and answered by `reply_source`, be deleted?"""
+    stale = _is_stale_at(destination, reply_source, rules)
+    if stale is None and destination[:-PORT_BYTES] in rules.node_addresses:
+        stale = _is_stale_at(destination[-PORT_BYTES:], reply_source, rules)
+    return stale or False
 
 
-def _judge(frontend: Socket, reply_source: Socket, rules: StaleRules) -> bool | None:
-    """None if there is no rule; a frontend that has a new owner is judged by that one alone."""
+def _is_stale_at(frontend: Socket, reply_source: Socket, rules: StaleRules) -> bool | None:
+    """Apply the rules of one frontend. Return None if it has none.
+
+    A frontend that has a new owner is decided by that owner alone.
+    """
     serving = rules.serving.get(frontend)
     if serving is not None:
         return reply_source not in serving
@@ -98,18 +100,7 @@ def _judge(frontend: Socket, reply_source: Socket, rules: StaleRules) -> bool | 
     return None if removed is None else reply_source in removed
 
 
-def _pack_endpoint(endpoint: Endpoint) -> Socket:
-    return pack_socket(endpoint.address, endpoint.port)
-
-
 def pack_socket(address: str, port: int) -> Socket:
     """Address (may be empty) and port as they stand in a flow."""
-    return pack_address(address) + port.to_bytes(PORT_BYTES, "big")
-
-
-def pack_address(address: str) -> bytes:
-    if not address:
-        return b""
-    if ":" in address:
-        return ipaddress.IPv6Address(address).packed
-    return bytes(map(int, address.split(".")))
+    packed = pack_address(address) if address else b""
+    return packed + port.to_bytes(PORT_BYTES, "big")

@@ -1,7 +1,7 @@
 """Which endpoints serve: readiness, the terminating fallback, hints and locality. Pure.
 
-The rules are upstream's (`pkg/proxy/topology.go` is where it documents them); what is ours is
-that each choice says in words why it was made.
+The rules are upstream's (`pkg/proxy/topology.go` documents them). Ours is that each choice carries
+the reason why it was made.
 """
 
 from __future__ import annotations

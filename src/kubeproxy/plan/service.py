@@ -1,7 +1,7 @@
 """The one decision path for all modes: a Service and its endpoints become plans. Pure.
 
-One plan per service port; the cost is the size of that Service. No mode asks again about traffic
-policies, readiness, hints, gates or source ranges: it renders what stands here.
+One plan per service port, at the cost of the size of that Service. No mode decides again about
+traffic policies, readiness, hints, gates or source ranges: it renders what a plan holds.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _serving(port: PortFacts, endpoints: tuple[Endpoint, ...]) -> tuple[Endpoint
 
 
 def _is_externally_accessible(service: ServiceFacts, port: PortFacts) -> bool:
-    """By what the object says, before any gate: upstream decides the same way."""
+    """By what the object holds, before any gate: upstream decides the same way."""
     return bool(port.node_port or service.load_balancer_ips or service.external_ips)
 
 

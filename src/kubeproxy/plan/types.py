@@ -1,4 +1,4 @@
-"""The decisions about one service port, as values every mode renders without asking again.
+"""The decisions about one service port, as values that every mode renders as they are.
 
 Values hold nothing but frozen values, so none can be part of a cycle: `gc=False` spares the
 garbage collector from walking a cluster's worth of them again and again.
@@ -32,8 +32,8 @@ class Verdict(StrEnum):
     """The fate of a new connection that a frontend's policy governs."""
 
     FORWARD = "forward"
-    REJECT = "reject"  # nobody serves this port anywhere: answer with ICMP, at once
-    DROP = "drop"  # somebody serves it, but not on this node, and the policy is Local
+    REJECT = "reject"  # no endpoint anywhere serves this port: answer with ICMP, at once
+    DROP = "drop"  # endpoints serve it, but none on this node, and the policy is Local
 
 
 class PoolName(StrEnum):
@@ -56,7 +56,7 @@ class Frontend(Struct, frozen=True, gc=False):
     """One place where traffic for a service port arrives.
 
     `address` is empty for a node port. With `has_short_circuit`, pods of this node and the node
-    itself use the cluster pool although the policy is Local, whatever `verdict` says to others.
+    itself use the cluster pool although the policy is Local, whatever the `verdict` on others is.
     `source_ranges` restrict who may connect; `vip_sources` are the Service's own load balancer
     addresses, allowed as source because the node itself is within the ranges.
     """
@@ -73,13 +73,13 @@ class Frontend(Struct, frozen=True, gc=False):
     reason: str = ""
 
     @property
-    def accepts_anybody(self) -> bool:
-        """Is there any client this frontend forwards?"""
+    def accepts_anyone(self) -> bool:
+        """Is there any client whose traffic this frontend forwards?"""
         return self.verdict is Verdict.FORWARD or self.has_short_circuit
 
 
 class Pool(Struct, frozen=True, gc=False):
-    """Endpoints in canonical order, and in words why these."""
+    """Endpoints in canonical order, and the reason for this choice."""
 
     endpoints: tuple[Endpoint, ...] = ()
     reason: str = ""
@@ -133,12 +133,12 @@ class ServicePlan(Struct, frozen=True, gc=False):
 
     @property
     def has_internal(self) -> bool:
-        """Does somebody serve traffic to the cluster IP from here?"""
+        """Is traffic from here to the cluster IP served?"""
         return self.has_endpoints and (not self.is_internal_policy_local or bool(self.local))
 
     @property
     def has_external(self) -> bool:
-        """Does somebody serve traffic from outside the cluster through this node?"""
+        """Is traffic from outside the cluster through this node served?"""
         return self.has_endpoints and (not self.is_external_policy_local or bool(self.local))
 
     def frontends_of(self, kind: FrontendKind) -> tuple[Frontend, ...]:

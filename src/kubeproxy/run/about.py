@@ -1,4 +1,4 @@
-"""What the program says about itself: build information and the pages of the metrics server."""
+"""What the program shows of itself: build information and the pages of the metrics server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def runtime() -> str:
 
 
 def pages(settings: Settings, metrics: Metrics) -> Pages:
-    """Everything the metrics server shows."""
+    """Everything that the metrics server shows."""
     gates = settings.gates
     return Pages(
         metrics=metrics,

@@ -9,22 +9,26 @@ import asyncio
 import signal
 from pathlib import Path
 
+from kubeproxy.api.manifests import ManifestSource
+from kubeproxy.api.source import Source
 from kubeproxy.config.command import Settings
 from kubeproxy.config.write import write_config
 from kubeproxy.errors import ConfigError, KernelError
+from kubeproxy.go.text import format_os_error
 from kubeproxy.logs import get_logger
 from kubeproxy.modes.base import AnyMode
 from kubeproxy.modes.registry import load_mode, mode_names
-from kubeproxy.run.origin import ManifestOrigin, Origin
 from kubeproxy.run.prepare import prepare
 from kubeproxy.run.serving import Proxy
+from kubeproxy.status.api_client import MetricObserver
+from kubeproxy.status.metrics import Metrics
 from kubeproxy.sync.clock import SystemClock
 
 logger = get_logger(__name__)
 
 
 async def run(settings: Settings) -> None:
-    """Returns for exit code 0, raises ProxyError for 1."""
+    """Run one invocation. Return for exit code 0, raise ProxyError for 1."""
     if settings.write_config_to:
         _write_config(settings)
     elif settings.cleanup:
@@ -37,7 +41,7 @@ def _write_config(settings: Settings) -> None:
     try:
         write_config(settings.write_config_to, settings.config)
     except OSError as error:
-        raise ConfigError(f"open {error.filename}: {(error.strerror or '').lower()}") from error
+        raise ConfigError(f"open {error.filename}: {format_os_error(error)}") from error
     logger.info("Wrote configuration", file=settings.write_config_to)
 
 
@@ -54,9 +58,10 @@ async def clean_up(modes: tuple[str, ...]) -> None:
 
 async def _run_mode(settings: Settings, mode: AnyMode) -> None:
     await remove_leftovers(mode)
-    origin = await open_origin(settings)
+    metrics = Metrics(mode.name)
+    source = open_source(settings, metrics)
     try:
-        prepared = await prepare(settings, mode, origin)
+        prepared = await prepare(settings, mode, source)
         if settings.init_only:
             for family in prepared.families:
                 message = "System initialized and --init-only specified"
@@ -64,29 +69,40 @@ async def _run_mode(settings: Settings, mode: AnyMode) -> None:
             return
         logger.info("Version info", version=settings.version)
         _adjust_oom_score(settings.config.oom_score_adj)
-        proxy = Proxy(settings, mode, origin, prepared, SystemClock())
+        proxy = Proxy(
+            settings, mode, source=source, prepared=prepared, metrics=metrics, clock=SystemClock()
+        )
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, proxy.stop)
         await proxy.run()
         logger.info("Stopped; the rules stay in the kernel")
     finally:
-        await origin.close()
+        await source.close()
 
 
 async def remove_leftovers(mode: AnyMode) -> None:
-    """Of other modes; best effort: a leftover that stays is told, not fatal."""
+    """Remove what other modes have left. A leftover that stays is logged and not fatal."""
     for name in mode.leftovers_of:
         for problem in await load_mode(name).cleanup():
             logger.error(problem, "Leftovers of another mode remain", mode=name)
 
 
-async def open_origin(settings: Settings) -> Origin:
-    """Where objects come from, by the flags."""
+def open_source(settings: Settings, metrics: Metrics) -> Source:
+    """Return where objects come from, by the flags. Requests are counted in the metrics."""
     if settings.extensions.text("manifests"):
-        return ManifestOrigin(Path(settings.extensions.text("manifests")))
-    from kubeproxy.api.origin import ApiOrigin  # aiohttp and TLS are not needed for manifests
+        return ManifestSource(Path(settings.extensions.text("manifests")))
+    # aiohttp and TLS are not needed for manifests.
+    from kubeproxy.api.api_server import ApiServerOptions, ApiServerSource
 
-    return ApiOrigin.open(settings)
+    section = settings.config.client_connection
+    options = ApiServerOptions(
+        kubeconfig=section.kubeconfig,
+        master=settings.master,
+        content_type=section.content_type,
+        qps=section.qps,
+        burst=section.burst,
+    )
+    return ApiServerSource.open(options, MetricObserver(metrics))
 
 
 def _adjust_oom_score(value: int) -> None:

@@ -1,7 +1,7 @@
-"""Between configuration and the first round: who are we, what can this host do, prepare it.
+"""Between configuration and the first round: identify the node, check and prepare the host.
 
-Decisions are in `startup`; this reads the host, acts on the answers and says so in the log. All
-of it also happens with `--init-only`.
+Decisions are in `startup`. This module reads the host, acts on the decisions and logs them. All of
+it also happens with `--init-only`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from msgspec import Struct
 
 from kubeproxy.api import objects
 from kubeproxy.api.decode import decode_node_ips, decode_pod_cidrs
+from kubeproxy.api.source import Source
 from kubeproxy.config.command import Settings
 from kubeproxy.errors import ConfigError, Unsupported
 from kubeproxy.facts.ids import Family
-from kubeproxy.facts.node import NodeFacts
+from kubeproxy.facts.node import SERVICE_LINK, NodeFacts
 from kubeproxy.kernel.conntrack_sysctls import (
     conntrack_parameters,
     count_cpus,
@@ -27,13 +28,12 @@ from kubeproxy.kernel.route.table import host_addresses
 from kubeproxy.logs import get_logger
 from kubeproxy.modes.base import AnyBackend, AnyMode
 from kubeproxy.run import startup
-from kubeproxy.run.origin import Origin
 
 logger = get_logger(__name__)
 
 
 class Prepared(Struct, frozen=True):
-    """What was found out; everything that serving needs."""
+    """What preparing has found: everything that serving needs."""
 
     node_name: str
     node: objects.Node | None
@@ -50,14 +50,14 @@ class Prepared(Struct, frozen=True):
         return decode_pod_cidrs(self.node) if self.node else ()
 
 
-async def prepare(settings: Settings, mode: AnyMode, origin: Origin) -> Prepared:
-    """Find out who we are and make the host ready."""
+async def prepare(settings: Settings, mode: AnyMode, source: Source) -> Prepared:
+    """Identify the node, choose families, and make the host ready. Raises ProxyError."""
     config = settings.config
     name = startup.node_name(settings.hostname_override, socket.gethostname())
     uses_pod_cidrs = config.detect_local_mode == "NodeCIDR"
-    node = await origin.find_node(name, needs_pod_cidrs=uses_pod_cidrs)
+    node = await source.find_node(name, needs_pod_cidrs=uses_pod_cidrs)
     pod_cidrs = decode_pod_cidrs(node) if node else ()
-    identity = _identify(_node_ips(node, origin), config.bind_address)
+    identity = _identify(_node_ips(node, source), config.bind_address)
     addresses = startup.expand_node_port_addresses(config.node_port_addresses, identity)
     _prepare_conntrack(settings)
     for text in startup.configuration_warnings(config, addresses, pod_cidrs, identity.primary):
@@ -98,10 +98,10 @@ async def _create_backends(
     return backends
 
 
-def _node_ips(node: objects.Node | None, origin: Origin) -> tuple[str, ...]:
-    """By the Node object; a host that is nobody's node is known by its own addresses."""
-    if node is None and not origin.needs_node:
-        return startup.main_addresses(host_addresses())
+def _node_ips(node: objects.Node | None, source: Source) -> tuple[str, ...]:
+    """The Node object's addresses; without a cluster, the host's own."""
+    if node is None and not source.needs_node:
+        return startup.main_addresses(host_addresses(without_links={SERVICE_LINK}))
     return decode_node_ips(node) if node else ()
 
 

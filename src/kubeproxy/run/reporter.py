@@ -1,6 +1,6 @@
-"""What a round's outcome means to the outside: log lines, metrics, health, events.
+"""What a round's outcome means outside the engine: log lines, metrics, health, events.
 
-Everything is computed from the round's report; nothing here decides what is programmed.
+Everything is computed from the round's report. Nothing here decides what is programmed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = get_logger(__name__)
 
 
 class Reporter:
-    """Hears the engines and tells everybody else."""
+    """Passes what the engines report on to logs, metrics, health and Kubernetes events."""
 
     def __init__(
         self,
@@ -35,20 +35,20 @@ class Reporter:
         health: ProxyHealth,
         recorder: Recorder,
         service_health: Mapping[Family, ServiceHealth],
-        settled: Callable[[], None] = lambda: None,
+        first_sync_done: Callable[[], None] = lambda: None,
     ) -> None:
-        """`settled` is called once, when every family has been programmed for the first time."""
+        """`first_sync_done` is called once, after the first success of every family."""
         self._node = Reference("Node", node_name)
         self._clock = clock
         self._metrics = metrics
         self._health = health
         self._recorder = recorder
         self._service_health = service_health
-        self._unsettled = set(service_health)
-        self._settled = settled
+        self._not_yet_synced = set(service_health)
+        self._first_sync_done = first_sync_done
 
     def started(self, families: Sequence[Family]) -> None:
-        """The sync loops start."""
+        """Report that the sync loops start."""
         for family in families:
             self._health.updated(family)
             self._metrics.sync_queued(family, self._clock.time())
@@ -62,21 +62,21 @@ class Reporter:
         self._metrics.observe_round(report)
         self._log(report)
         if report.drift or report.drifted_items:
-            self._tell_drift(report)
+            self._report_drift(report)
         for failure in report.failures:
-            self._tell_failure(failure)
+            self._report_failure(failure)
         if report.is_success:
             self._health.updated(report.family)
             ports = self._service_health[report.family]
             await ports.sync_services(pipeline.health_check_ports)
             ports.sync_endpoints(pipeline.local_ready)
-            self._note_settled(report.family)
+            self._note_first_sync(report.family)
 
-    def _note_settled(self, family: Family) -> None:
-        if family in self._unsettled:
-            self._unsettled.discard(family)
-            if not self._unsettled:
-                self._settled()
+    def _note_first_sync(self, family: Family) -> None:
+        if family in self._not_yet_synced:
+            self._not_yet_synced.discard(family)
+            if not self._not_yet_synced:
+                self._first_sync_done()
 
     def _log(self, report: RoundReport) -> None:
         if not report.is_success:
@@ -96,7 +96,7 @@ class Reporter:
             bytes=report.bytes_sent,
         )
 
-    def _tell_drift(self, report: RoundReport) -> None:
+    def _report_drift(self, report: RoundReport) -> None:
         what = report.drift or "found at the periodic full sync"
         note = f"{report.family.value}: {report.drifted_items} items repaired; {what}"
         logger.error(None, "Somebody else changed our rules; repaired", detail=note)
@@ -104,8 +104,8 @@ class Reporter:
             self._node, type=WARNING, reason="RulesRepaired", action="Repair", note=note
         )
 
-    def _tell_failure(self, failure: Failure) -> None:
-        """A service that cannot be programmed hears about it on its own object."""
+    def _report_failure(self, failure: Failure) -> None:
+        """Record an event on the Service that cannot be programmed."""
         name, _, _ = failure.owner.partition(":")
         namespace, slash, rest = name.partition("/")
         if not slash:
@@ -120,7 +120,7 @@ class Reporter:
 
 
 class NodeObserver:
-    """What hangs on the Node object besides planning: eligibility, and when to restart."""
+    """Acts on changes of the Node object besides planning: eligibility, and when to restart."""
 
     def __init__(
         self,

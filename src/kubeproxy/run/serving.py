@@ -1,7 +1,8 @@
 """Everything that runs at the same time: engines, source, servers and watchers.
 
-`Proxy.run` opens the one task group of the program; the first failure that matters, a reason to
-restart, or being told to stop ends it all. The rules stay in the kernel.
+`Proxy.run` opens the task group that holds all long-running work (a source opens another inside
+it, one task per collection). A failure that is not handled closer to its cause, a reason to
+restart, or a signal ends the group and with it the process. The rules stay in the kernel.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from collections.abc import Coroutine, Mapping
 
 from msgspec.structs import replace
 
+from kubeproxy.api.source import Source
 from kubeproxy.config.command import Settings
 from kubeproxy.config.watch import UPDATED, ConfigWatch
 from kubeproxy.errors import KernelError, ProxyError
 from kubeproxy.facts.ids import Family
-from kubeproxy.facts.node import NodeFacts
+from kubeproxy.facts.node import SERVICE_LINK, NodeFacts
 from kubeproxy.kernel.conntrack.table import clean_udp
 from kubeproxy.kernel.route.table import host_addresses, watch_addresses
 from kubeproxy.logs import get_logger
 from kubeproxy.modes.base import AnyBackend, AnyMode
 from kubeproxy.plan.conntrack import StaleRules, is_stale
 from kubeproxy.run.about import build_info, pages
-from kubeproxy.run.origin import Origin
 from kubeproxy.run.prepare import Prepared
 from kubeproxy.run.reporter import NodeObserver, Reporter
 from kubeproxy.status.event_series import WARNING, Reference
@@ -44,35 +45,42 @@ from kubeproxy.sync.intake import Intake
 logger = get_logger(__name__)
 
 EVENT_GRACE_SECONDS = 2.0
-"""A last event may take this long on its way out."""
+"""How long the process waits at its end for a last event to be delivered."""
 
 
 class RestartNeeded(ProxyError):
-    """The process must end with code 1, so that its supervisor starts it afresh."""
+    """The process must end with code 1, so that its supervisor starts it again."""
 
 
 class Proxy:
     """One running proxy."""
 
     def __init__(
-        self, settings: Settings, mode: AnyMode, origin: Origin, prepared: Prepared, clock: Clock
+        self,
+        settings: Settings,
+        mode: AnyMode,
+        *,
+        source: Source,
+        prepared: Prepared,
+        metrics: Metrics,
+        clock: Clock,
     ) -> None:
         config = settings.config
         self._settings = settings
         self._prepared = prepared
-        self._origin = origin
+        self._source = source
         self._node = Reference("Node", prepared.node_name)
         self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._metrics = Metrics(mode.name, packet_count=_PacketCounts(prepared.backends).read)
-        origin.observe(self._metrics)
+        self._metrics = metrics
+        metrics.serve_packet_counts(_PacketCounts(prepared.backends).read)
         self._health = ProxyHealth(
             2 * config.sync_period_seconds, monotonic=time.monotonic, wall_ns=time.time_ns
         )
-        self._health.node_eligible = prepared.node is None and not origin.needs_node
+        self._health.node_eligible = prepared.node is None and not source.needs_node
         self._recorder = Recorder(
-            origin.poster, hostname=socket.gethostname(), now_ns=time.time_ns, random=random.random
+            source.poster, hostname=socket.gethostname(), now_ns=time.time_ns, random=random.random
         )
-        addresses = host_addresses()
+        addresses = host_addresses(without_links={SERVICE_LINK})
         nodes = {f: replace(n, addresses=addresses[f]) for f, n in prepared.nodes.items()}
         self._reporter = Reporter(
             node_name=prepared.node_name,
@@ -81,7 +89,7 @@ class Proxy:
             health=self._health,
             recorder=self._recorder,
             service_health={f: self._service_health(node) for f, node in nodes.items()},
-            settled=_spare_the_collector,
+            first_sync_done=_freeze_garbage_collector,
         )
         self._engines = {
             family: Engine(
@@ -122,7 +130,7 @@ class Proxy:
         )
 
     def stop(self) -> None:
-        """End everything, successfully."""
+        """End everything with exit code 0."""
         if not self._ending.done():
             self._ending.set_result(None)
 
@@ -131,7 +139,7 @@ class Proxy:
             self._ending.set_exception(RestartNeeded(reason))
 
     async def run(self) -> None:
-        """Everything at once, until it ends."""
+        """Run everything at once. Raises the ProxyError that ended it, if it was one."""
         self._metrics.build_info(**build_info(self._settings.version))
         self._metrics.feature_gates(
             (gate.name, gate.stage.value, on) for gate, on in self._settings.gates
@@ -146,7 +154,7 @@ class Proxy:
         except* ProxyError as errors:
             failure = _first(errors)
             if isinstance(failure, ServeError):
-                await self._tell(failure)
+                await self._record_failure(failure)
             raise failure from None
         finally:
             for backend in self._prepared.backends.values():
@@ -157,8 +165,8 @@ class Proxy:
         work = [
             self._recorder.run(),
             self._metrics_server().run(),
-            self._origin.source(self._prepared.node_name).run(self._intake),
-            watch_addresses(self._addresses_changed),
+            self._source.run(self._intake, self._prepared.node_name),
+            watch_addresses(self._addresses_changed, without_links={SERVICE_LINK}),
         ]
         if config.healthz_bind_address:
             work.append(self._health_server().run())
@@ -170,7 +178,7 @@ class Proxy:
         return work
 
     def _addresses_changed(self) -> None:
-        self._intake.addresses_changed(host_addresses())
+        self._intake.addresses_changed(host_addresses(without_links={SERVICE_LINK}))
 
     async def _watch_config(self, content: bytes) -> None:
         with ConfigWatch(self._settings.config_file, content) as watch:
@@ -178,8 +186,8 @@ class Proxy:
         logger.info("Configuration file changed", file=self._settings.config_file, how=change.value)
         self._restart(UPDATED)
 
-    async def _tell(self, failure: ServeError) -> None:
-        """The Node's event should still reach the API server, but not hold us up."""
+    async def _record_failure(self, failure: ServeError) -> None:
+        """Record an event on the Node and wait a moment for it to be delivered."""
         self._recorder.record(
             self._node,
             type=WARNING,
@@ -218,15 +226,16 @@ def _times(settings: Settings, mode: AnyMode) -> EngineTimes:
         min_seconds=settings.config.min_sync_period_seconds,
         retry_seconds=period,
         max_seconds=most,
-        # A mode that runs periodically cannot hear of changes by others: it has to look.
+        # A mode that runs periodically gets no notification of foreign changes: it has to read.
         full_seconds=most,
     )
 
 
-def _spare_the_collector() -> None:
-    """What the first sync has built stays: the garbage collector need not walk it again and again.
+def _freeze_garbage_collector() -> None:
+    """Exclude everything that exists after the first sync from garbage collection.
 
-    At 10,000 Services a full collection takes tens of milliseconds, on the way of some change.
+    It stays anyway, and at 10,000 Services a full collection takes tens of milliseconds, which
+    would delay some change.
     """
     gc.collect()
     gc.freeze()
@@ -244,7 +253,7 @@ class _PacketCounts:
 
 
 async def clean_stale_flows(family: Family, rules: StaleRules) -> int:
-    """Forget the UDP flows these rules call stale; trouble is told, not raised."""
+    """Delete the UDP flows that these rules call stale. Return how many; failures are logged."""
     try:
         cleaned = await clean_udp(
             family, lambda to, answers: is_stale(to, answers, rules), rules.destinations

@@ -17,6 +17,7 @@ from kubeproxy.errors import ConfigError, Unsupported
 from kubeproxy.facts.address import canonical_cidrs, family_of, is_loopback, parse_ip
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts, node_port_cidrs_of
+from kubeproxy.go.hostport import split_host_port
 from kubeproxy.kernel.conntrack_sysctls import ConntrackSettings
 
 PRIMARY = "primary"
@@ -243,6 +244,6 @@ def family_problems(
 
 
 def _specific_family(address: str) -> Family | None:
-    """The family of the address part of `ip:port`, unless it is a wildcard."""
-    parsed = parse_ip(address.rpartition(":")[0].strip("[]"))
+    """Return the family of the host in `ip:port`, or None for a wildcard or a disabled server."""
+    parsed = parse_ip(split_host_port(address)[0]) if address else None
     return None if parsed is None or parsed[1] in _WILDCARDS else parsed[0]

@@ -1,4 +1,7 @@
-"""Reading HTTP Accept headers, for the paths that answer in more than one format. Pure."""
+"""HTTP Accept headers (RFC 9110, section 12.5), for the paths that serve more than one format.
+
+Parsing only, and lenient: which range is served is decided where the formats are known. Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,25 @@ from collections.abc import Mapping
 import msgspec
 
 
-class Clause(msgspec.Struct, frozen=True):
-    """One media type the client takes, with its parameters."""
+class MediaRange(msgspec.Struct, frozen=True):
+    """One media type the client accepts, with its parameters."""
 
     media_type: str
     params: Mapping[str, str]
     quality: float
 
 
-def parse_accept(header: str) -> list[Clause]:
-    """The clauses, most wanted first; equals keep their order."""
-    clauses = [_clause(part) for part in header.split(",") if part.strip()]
-    return sorted(clauses, key=lambda c: -c.quality)
+def parse_accept(header: str) -> list[MediaRange]:
+    """Return the media ranges, best quality first. Equals keep their order."""
+    ranges = [_media_range(part) for part in header.split(",") if part.strip()]
+    return sorted(ranges, key=lambda r: -r.quality)
 
 
-def _clause(text: str) -> Clause:
+def _media_range(text: str) -> MediaRange:
     media_type, *rest = (piece.strip() for piece in text.split(";"))
     pairs = (piece.partition("=") for piece in rest if piece)
     params = {k.strip(): v.strip().strip('"') for k, _, v in pairs}
-    return Clause(media_type.lower(), params, _quality(params.pop("q", "1")))
+    return MediaRange(media_type.lower(), params, _quality(params.pop("q", "1")))
 
 
 def _quality(text: str) -> float:
@@ -36,5 +39,5 @@ def _quality(text: str) -> float:
 
 
 def accepts_gzip(header: str) -> bool:
-    """Whether an Accept-Encoding header takes gzip."""
-    return any(c.media_type == "gzip" and c.quality > 0 for c in parse_accept(header))
+    """Does an Accept-Encoding header accept gzip?"""
+    return any(r.media_type == "gzip" and r.quality > 0 for r in parse_accept(header))

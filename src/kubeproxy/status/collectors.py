@@ -1,4 +1,7 @@
-"""Metrics read when scraped instead of counted: kernel packet counters, the start time alone."""
+"""Metrics that are read when scraped instead of counted: kernel packet counters, the start time.
+
+Names and HELP texts come from `metric_table`, and the values from the kernel.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from kubeproxy.status.metric_table import NFACCT_OBJECTS, PACKET_COUNTERS
 from kubeproxy.status.process import ProcessCollector
 
 PacketCount: TypeAlias = Callable[[str], int | None]
-"""Reads one accounting object of the kernel by name; nothing if there is none."""
+"""Reads one accounting object of the kernel by name. Returns None if there is none."""
 
 
 class PacketCounters(Collector):
@@ -26,15 +29,12 @@ class PacketCounters(Collector):
         for spec in PACKET_COUNTERS:
             packets = self._packet_count(NFACCT_OBJECTS[spec.name])
             if packets is not None:
-                name = spec.name.removesuffix("_total")
+                name = spec.name.removesuffix("_total")  # the library appends it
                 yield CounterMetricFamily(name, spec.help_text, value=packets)
-
-    def describe(self) -> Iterator[Metric]:
-        return iter(())
 
 
 class OnlyStartTime(Collector):
-    """Of the process metrics the one that service level indicators need."""
+    """The one process metric that service level indicators need."""
 
     def __init__(self, process: ProcessCollector) -> None:
         self._process = process

@@ -1,7 +1,8 @@
 """`/debug/pprof/…` and `/debug/flags/v`, served only when profiling is enabled.
 
-`go tool pprof` can read the profiles; `?debug=1` gives text instead. What Python has no notion of
-(mutex and block profiles) is an empty profile; an execution trace is refused.
+`go tool pprof` can read the profiles, and `?debug=1` gives text instead. Profiles of what Python
+does not record (mutexes, blocking) are empty, and an execution trace is refused. Measuring is in
+`profiling`, the formats in `pprof`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from html import escape
 
+from kubeproxy.go.quoting import quote
 from kubeproxy.status import profiling
 from kubeproxy.status.http import NOSNIFF, TEXT, Request, Response, not_found, text
 from kubeproxy.status.pprof import Profile, encode_pprof, format_folded
@@ -48,6 +50,7 @@ class DebugPages:
         self._is_sampling = False
 
     async def handle(self, request: Request) -> Response:
+        """Serve every path below `/debug/`."""
         path = request.path
         if path == "/debug/pprof":
             body = b'<a href="/debug/pprof/">Found</a>.\n\n'
@@ -98,18 +101,14 @@ class DebugPages:
             return text("unsupported http method\n", 406)
         value = request.body.decode(errors="replace")
         if not re.fullmatch(r"[+-]?[0-9]{1,9}", value):
-            reason = f"strconv.ParseInt: parsing {_quoted(value)}: invalid syntax"
+            reason = f"strconv.ParseInt: parsing {quote(value)}: invalid syntax"
             return text(f"failed set klog.logging.verbosity {value}: {reason}\n", 400)
         self._set_verbosity(int(value))
         return text(f"successfully set klog.logging.verbosity to {value}\n")
 
 
-def _quoted(value: str) -> str:
-    return '"' + value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") + '"'
-
-
 def _seconds(request: Request, default: float) -> float:
-    """The wanted length; what is not a positive number is the default."""
+    """Return the length asked for, or the default if that is no positive number."""
     given = request.query.get("seconds", ("",))[0]
     wanted = float(given) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", given) else 0.0
     return min(wanted or default, MAX_SECONDS)

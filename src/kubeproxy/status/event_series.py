@@ -2,7 +2,7 @@
 
 The same event again within six minutes becomes a series: the second occurrence patches the first
 event, further ones are only counted, and the count is written every half hour and when the series
-ends. No I/O, time an argument; `events` delivers.
+ends. Time is an argument and there is no I/O. Delivery is left to `events`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from kubeproxy.api.events import EventRequest
 from kubeproxy.facts.ids import ServiceName
 from kubeproxy.go.time import NANO, format_rfc3339_micro
 
@@ -23,7 +24,7 @@ REFRESH_NS = 30 * 60 * NANO
 
 
 class Reference(msgspec.Struct, frozen=True, gc=False):
-    """The core object an event is about; a Node has no namespace."""
+    """The core object an event is about. A Node has no namespace."""
 
     kind: str
     name: str
@@ -35,7 +36,7 @@ class Reference(msgspec.Struct, frozen=True, gc=False):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something worth telling, at the time it happened."""
+    """One occurrence, at the time it happened."""
 
     regarding: Reference
     type: str
@@ -46,7 +47,7 @@ class Event(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[Reference, str, str, str]:
-        """Events with equal keys are one series; the note may differ."""
+        """Events with equal keys are one series. The note may differ."""
         return (self.regarding, self.type, self.reason, self.action)
 
     @property
@@ -59,26 +60,10 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True, gc=False):
-    """How often, and when last."""
+    """How often an event has occurred, and when last."""
 
     count: int
     last_ns: int
-
-
-class EventRequest(msgspec.Struct, frozen=True, gc=False):
-    """One request to `/apis/events.k8s.io/v1/namespaces/<namespace>/events[/<name>]`.
-
-    A PATCH is a strategic merge patch and names the event; a POST carries the whole event.
-    """
-
-    method: Literal["POST", "PATCH"]
-    namespace: str
-    name: str
-    body: bytes
-
-
-def node_reference(name: str) -> Reference:
-    return Reference("Node", name)
 
 
 def service_reference(service: ServiceName) -> Reference:
@@ -93,13 +78,13 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class SeriesBook:
-    """Which events repeat. Holds at most one entry per kind of event and object."""
+    """Knows which events repeat. Holds at most one entry per kind of event and object."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[Reference, str, str, str], Write] = {}
 
     def observe(self, event: Event, now_ns: int) -> Write | None:
-        """What to write now that this event happened; nothing if it is only counted."""
+        """Take an event. Return what to write now, or None if it is only counted."""
         held = self._held.get(event.key)
         if held is None:
             self._held[event.key] = Write(event)
@@ -110,11 +95,11 @@ class SeriesBook:
         return None if held.series else write
 
     def refresh(self) -> list[Write]:
-        """Every series as it stands, so that the API server keeps it."""
+        """Return a write of every series, so that the API server keeps it."""
         return [write for write in self._held.values() if write.series]
 
     def finish(self, now_ns: int) -> list[Write]:
-        """Forget what has been quiet for long; series get their final count written."""
+        """Forget events that no longer repeat. Return the final writes of their series."""
         ended = [key for key, write in self._held.items() if _last_ns(write) < now_ns - FINISH_NS]
         return [write for write in map(self._held.pop, ended) if write.series]
 
@@ -124,7 +109,7 @@ def _last_ns(write: Write) -> int:
 
 
 def event_body(write: Write, instance: str) -> bytes:
-    """The whole event as the API server takes it."""
+    """Return the whole event as the API server takes it."""
     event = write.event
     body: dict[str, object] = {
         "apiVersion": "events.k8s.io/v1",
@@ -150,12 +135,13 @@ def _series_body(series: Series) -> dict[str, object]:
 
 
 def create_request(write: Write, instance: str) -> EventRequest:
+    """Return the request that creates the event, with its series if it has one."""
     event = write.event
     return EventRequest("POST", event.namespace, event.name, event_body(write, instance))
 
 
 def write_request(write: Write, instance: str) -> EventRequest:
-    """A patch if the event exists already, the whole event if not."""
+    """Return a patch if the event exists already, otherwise the request that creates it."""
     if write.series is None:
         return create_request(write, instance)
     body = msgspec.json.encode({"series": _series_body(write.series)})

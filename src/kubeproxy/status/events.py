@@ -1,8 +1,8 @@
 """Kubernetes events (events.k8s.io/v1): recorded at once, delivered later.
 
-Anyone may `record`; nothing waits. A bounded queue holds what is not delivered; when it is full
-new events are dropped, because telling about a problem must never become one. Which events are
-repetitions is decided in `event_series`; how a request reaches the API server is left to an
+`record` never waits, so any code may call it. A bounded queue holds what is not delivered yet. When
+it is full new events are dropped, because reporting a problem must never become one. Which events
+are repetitions is decided in `event_series`. How a request reaches the API server is left to an
 `EventPoster`.
 """
 
@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
 
+from kubeproxy.api.events import EventPoster
 from kubeproxy.errors import ProxyError
 from kubeproxy.go.time import NANO
 from kubeproxy.logs import get_logger
@@ -21,7 +21,6 @@ from kubeproxy.status.event_series import (
     FINISH_NS,
     REFRESH_NS,
     Event,
-    EventRequest,
     Reference,
     SeriesBook,
     Write,
@@ -37,18 +36,8 @@ RETRY_SECONDS = 10.0
 RETRY_JITTER = 0.25
 
 
-class EventPoster(Protocol):
-    """Carries requests to the API server.
-
-    Returns the HTTP status of the answer. Raises ApiError, OSError or TimeoutError if there was
-    no answer; the request is then tried again later.
-    """
-
-    async def post_event(self, request: EventRequest) -> int: ...
-
-
 class Recorder:
-    """Takes events from anyone, delivers them one after the other."""
+    """Queues events and delivers them one after the other."""
 
     def __init__(
         self,
@@ -59,7 +48,7 @@ class Recorder:
         random: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """With no poster events are only logged. `random` gives numbers from 0 to 1."""
+        """With no poster, events are only logged. `random` returns numbers from 0 to 1."""
         self._poster = poster
         self._instance = f"{CONTROLLER}-{hostname}"
         self._now_ns = now_ns
@@ -74,7 +63,7 @@ class Recorder:
     def record(
         self, regarding: Reference, *, type: str, reason: str, action: str, note: str = ""
     ) -> None:
-        """Tell that this happened now."""
+        """Log an event that happened now, and queue it for delivery."""
         event = Event(regarding, type, reason, action, note, self._now_ns())
         _log(event)
         if self._poster is None:
@@ -92,7 +81,7 @@ class Recorder:
             await self._wait()
 
     async def drain(self) -> None:
-        """Deliver everything that is due now; also of use just before exit."""
+        """Deliver everything that is due now. Also called just before exit."""
         while self._queue:
             event = self._queue.popleft()
             await self._deliver_all(filter(None, [self._book.observe(event, self._now_ns())]))
@@ -105,7 +94,7 @@ class Recorder:
             await self._deliver_all(self._book.finish(now_ns))
 
     async def _wait(self) -> None:
-        """Until an event comes or a series is due."""
+        """Wait until an event is recorded or a series is due."""
         due_ns = min(self._finish_at, self._refresh_at) - self._now_ns()
         try:
             async with asyncio.timeout(max(due_ns, 0) / NANO):
@@ -127,12 +116,12 @@ class Recorder:
         logger.error(None, "Unable to write event (retry limit exceeded!)", event=write.event.name)
 
     async def _try(self, write: Write) -> bool:
-        """One attempt; False if another may help."""
+        """Attempt a delivery. Return False if another attempt may help."""
         assert self._poster is not None
         try:
             status = await self._poster.post_event(write_request(write, self._instance))
             if status == 404 and write.series:
-                # The event has expired on the server; the series starts anew with it.
+                # The event has expired on the server, so create it again with its series.
                 status = await self._poster.post_event(create_request(write, self._instance))
                 if status == 409:
                     return False

@@ -1,19 +1,19 @@
 """Metric families as bytes: Prometheus text and delimited protobuf, and choosing between them.
 
-prometheus_client counts; it does not print, because what it prints differs from Go's client in
-ways scrapers and golden files notice: numbers (`1` is `1.0`), order, and extra `_created` series.
-Pure: families in, bytes out. OpenMetrics is not offered, as upstream does not.
+prometheus_client only counts. What it would print differs from Go's client in ways scrapers and
+golden files notice: numbers (`1` is `1.0`), order, and extra `_created` series. Pure: families in,
+bytes out. OpenMetrics is not offered, because upstream does not offer it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from decimal import Decimal
 
 from prometheus_client import Metric
 from prometheus_client.samples import Sample
 
+from kubeproxy.go.floats import format_general
 from kubeproxy.status.accept import parse_accept
 from kubeproxy.status.protobuf import double_field, message_field, text_field, varint, varint_field
 
@@ -27,19 +27,19 @@ _PROTO_TYPES = {"counter": 0, "gauge": 1, "untyped": 3, "histogram": 4}
 
 
 def negotiate(accept: str) -> str:
-    """The content type to answer with; what the client does not name is text."""
+    """Choose the content type of the response: text unless the client names protobuf first."""
     escaping = "underscores"
-    for clause in parse_accept(accept):
-        wanted = clause.params.get("escaping", "")
+    for accepted in parse_accept(accept):
+        wanted = accepted.params.get("escaping", "")
         if wanted in _ESCAPINGS:
             escaping = wanted
-        if clause.media_type == "application/vnd.google.protobuf":
-            if (clause.params.get("proto"), clause.params.get("encoding")) == (
+        if accepted.media_type == "application/vnd.google.protobuf":
+            if (accepted.params.get("proto"), accepted.params.get("encoding")) == (
                 _PROTO_FAMILY,
                 "delimited",
             ):
                 return f"{PROTOBUF}; escaping={escaping}"
-        elif clause.media_type == "text/plain" and clause.params.get("version", "") in (
+        elif accepted.media_type == "text/plain" and accepted.params.get("version", "") in (
             "",
             "0.0.4",
         ):
@@ -48,51 +48,20 @@ def negotiate(accept: str) -> str:
 
 
 def encode(families: Iterable[Metric], content_type: str) -> bytes:
-    """The families in the format `negotiate` chose."""
+    """Encode the families in the format that `negotiate` chose."""
     ordered = [f for f in sorted(families, key=_family_name) if f.samples]
     if content_type.startswith("application/vnd.google.protobuf"):
         return b"".join(map(_proto_delimited, ordered))
     return "".join(line for family in ordered for line in _text_lines(family)).encode()
 
 
-def format_go_float(value: float) -> str:
-    """A number as Go's shortest `%g` prints it: `1`, `0.001`, `1e+06`, `1.7632e+09`, `+Inf`."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    if value == 0:
-        return "0"
-    sign, digits, exponent = _shortest_digits(value)
-    if exponent < -4 or exponent >= 6:
-        mantissa = digits[0] + ("." + digits[1:] if len(digits) > 1 else "")
-        return f"{sign}{mantissa}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
-    return sign + _plain(digits, exponent)
-
-
-def _shortest_digits(value: float) -> tuple[str, str, int]:
-    """Sign, significant digits, and decimal exponent of the first digit."""
-    # repr gives the shortest digits that read back the same, as Go's shortest form does.
-    sign, digits, last = Decimal(repr(value)).normalize().as_tuple()
-    text = "".join(map(str, digits))
-    return "-" * sign, text, int(last) + len(text) - 1
-
-
-def _plain(digits: str, exponent: int) -> str:
-    if exponent < 0:
-        return "0." + "0" * (-exponent - 1) + digits
-    whole = digits[: exponent + 1].ljust(exponent + 1, "0")
-    fraction = digits[exponent + 1 :]
-    return f"{whole}.{fraction}" if fraction else whole
-
-
 def _family_name(family: Metric) -> str:
-    # prometheus_client drops the suffix of counters; everyone else keeps it in the name.
+    # prometheus_client drops the suffix of counters; Go's client keeps it in the name.
     return f"{family.name}_total" if family.type == "counter" else family.name
 
 
 def _published(family: Metric) -> Iterator[Sample]:
-    """The samples Go's client would have: none of the creation times."""
+    """Return the samples Go's client would have: none of the creation times."""
     return (s for s in family.samples if not s.name.endswith("_created"))
 
 
@@ -102,11 +71,11 @@ def _text_lines(family: Metric) -> Iterator[str]:
     yield f"# HELP {name} {help_text}\n"
     yield f"# TYPE {name} {family.type}\n"
     for sample in sorted(_published(family), key=_sample_order):
-        yield f"{sample.name}{_text_labels(sample.labels)} {format_go_float(sample.value)}\n"
+        yield f"{sample.name}{_text_labels(sample.labels)} {format_general(sample.value)}\n"
 
 
 def _sample_order(sample: Sample) -> tuple[tuple[str, ...], int, float]:
-    """Series by label values; inside a histogram buckets, then sum, then count."""
+    """Order series by label values, and a histogram's samples as buckets, sum, count."""
     values = tuple(v for k, v in sorted(sample.labels.items()) if k != "le")
     part = ("_bucket", "_sum", "_count")
     rank = next((i for i, end in enumerate(part) if sample.name.endswith(end)), 0)
@@ -119,7 +88,7 @@ def _text_labels(labels: Mapping[str, str]) -> str:
     # Go writes the labels in order of name and the bucket's bound last.
     named = [(k, v) for k, v in sorted(labels.items()) if k != "le"]
     if "le" in labels:
-        named.append(("le", format_go_float(float(labels["le"]))))
+        named.append(("le", format_general(float(labels["le"]))))
     return "{" + ",".join(f'{k}="{_escape(v)}"' for k, v in named) + "}"
 
 
@@ -133,7 +102,7 @@ def _proto_delimited(family: Metric) -> bytes:
 
 
 def _proto_family(family: Metric) -> bytes:
-    """io.prometheus.client.MetricFamily: name 1, help 2, type 3, metric 4."""
+    """Encode io.prometheus.client.MetricFamily: name 1, help 2, type 3, metric 4."""
     head = text_field(1, _family_name(family)) + text_field(2, family.documentation)
     head += varint_field(3, _PROTO_TYPES[family.type])
     series: dict[tuple[tuple[str, str], ...], list[Sample]] = {}
@@ -151,7 +120,7 @@ def _proto_labels(labels: Iterable[tuple[str, str]]) -> bytes:
 
 
 def _proto_value(kind: str, samples: list[Sample]) -> bytes:
-    """The one value field of a Metric: gauge 2, counter 3, untyped 5, histogram 7."""
+    """Encode the one value field of a Metric: gauge 2, counter 3, untyped 5, histogram 7."""
     if kind == "histogram":
         return message_field(7, _proto_histogram(samples))
     number = {"gauge": 2, "counter": 3}.get(kind, 5)
@@ -159,7 +128,7 @@ def _proto_value(kind: str, samples: list[Sample]) -> bytes:
 
 
 def _proto_histogram(samples: list[Sample]) -> bytes:
-    """io.prometheus.client.Histogram: count 1, sum 2, bucket 3 (cumulative count 1, bound 2)."""
+    """Encode a Histogram: count 1, sum 2, bucket 3 (cumulative count 1, bound 2)."""
     sums = {s.name.rpartition("_")[2]: s.value for s in samples}
     head = varint_field(1, int(sums["count"])) + double_field(2, sums["sum"])
     # The protobuf form leaves the +Inf bucket out: it is the count.

@@ -1,12 +1,12 @@
 """Is the proxy keeping up? The state machine behind /healthz, /livez and service health ports.
 
 A family is late when a requested sync has waited longer than the timeout (twice the sync
-period). Asking again does not restart the wait; only a successful sync ends it. A family that
-never reported counts as healthy: it is still starting.
+period). Another request does not restart the wait; only a successful sync ends it. A family
+without any successful sync counts as healthy: it is still starting.
 
-The state and its functions are pure; waiting is measured on a monotonic clock and shown times
-come from the wall clock, both arguments. `ProxyHealth` holds the state for the single task that
-writes it and the servers that read it.
+The state and its functions are pure. Waiting is measured on a monotonic clock and shown times
+come from the wall clock, and both are arguments. `ProxyHealth` holds the state for the single task
+that writes it and the servers that read it.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ class FamilySync(msgspec.Struct, frozen=True, gc=False):
 
 
 class SyncState(msgspec.Struct, frozen=True):
-    """What is known of all families."""
+    """The state of all families."""
 
     timeout_seconds: float
     families: Mapping[Family, FamilySync] = {}
 
 
 class FamilyHealth(msgspec.Struct, frozen=True, gc=False):
-    """The verdict on one family."""
+    """The health of one family."""
 
     updated_ns: int
     is_healthy: bool
 
 
 class Health(msgspec.Struct, frozen=True):
-    """The verdict on the proxy; families that never reported are not in it."""
+    """The health of the proxy. Families without a successful sync are not in it."""
 
     is_healthy: bool
     families: Mapping[Family, FamilyHealth]
 
     @property
     def updated_ns(self) -> int | None:
-        """When any family last succeeded."""
+        """The time of the last successful sync of any family."""
         return max((f.updated_ns for f in self.families.values()), default=None)
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
-    """Status and JSON body of a probe."""
+class HealthResponse(msgspec.Struct, frozen=True, gc=False):
+    """Status and JSON body of the response to a probe."""
 
     code: int
     body: bytes
 
 
 def queue(state: SyncState, family: Family, monotonic: float) -> SyncState:
-    """A sync was requested; the oldest open request counts."""
+    """Record that a sync was requested. The oldest open request counts."""
     held = state.families.get(family, FamilySync())
     if held.pending_since is not None:
         return state
@@ -68,12 +68,12 @@ def queue(state: SyncState, family: Family, monotonic: float) -> SyncState:
 
 
 def update(state: SyncState, family: Family, wall_ns: int) -> SyncState:
-    """A sync succeeded, or the sync loop started."""
+    """Record that a sync succeeded, or that the sync loop started."""
     return _with(state, family, FamilySync(None, wall_ns))
 
 
 def assess(state: SyncState, monotonic: float) -> Health:
-    """The health at this moment."""
+    """Return the health at this moment."""
     families = {
         family: FamilyHealth(held.updated_ns, not _is_late(held, state.timeout_seconds, monotonic))
         for family, held in sorted(state.families.items(), key=lambda item: item[0].value)
@@ -82,14 +82,16 @@ def assess(state: SyncState, monotonic: float) -> Health:
     return Health(all(f.is_healthy for f in families.values()), families)
 
 
-def healthz_answer(health: Health, wall_ns: int, *, eligible: bool, offset: int = 0) -> Answer:
-    """`/healthz`: should load balancers send traffic to this node?"""
-    return _answer(health, wall_ns, health.is_healthy and eligible, eligible, offset)
+def healthz_response(
+    health: Health, wall_ns: int, *, eligible: bool, offset: int = 0
+) -> HealthResponse:
+    """Respond on `/healthz`: should load balancers send traffic to this node?"""
+    return _response(health, wall_ns, health.is_healthy and eligible, eligible, offset)
 
 
-def livez_answer(health: Health, wall_ns: int, *, offset: int = 0) -> Answer:
-    """`/livez`: is the proxy itself working?"""
-    return _answer(health, wall_ns, health.is_healthy, None, offset)
+def livez_response(health: Health, wall_ns: int, *, offset: int = 0) -> HealthResponse:
+    """Respond on `/livez`: is the proxy itself working?"""
+    return _response(health, wall_ns, health.is_healthy, None, offset)
 
 
 def _with(state: SyncState, family: Family, held: FamilySync) -> SyncState:
@@ -100,11 +102,11 @@ def _is_late(held: FamilySync, timeout_seconds: float, monotonic: float) -> bool
     return held.pending_since is not None and monotonic - held.pending_since >= timeout_seconds
 
 
-def _answer(
+def _response(
     health: Health, wall_ns: int, passed: bool, eligible: bool | None, offset: int
-) -> Answer:
-    # Older releases showed the time of the last loop even when nothing had changed; a passing
-    # answer therefore always carries the present time.
+) -> HealthResponse:
+    # Older releases of upstream showed the time of the last loop even when nothing had changed;
+    # a passing response therefore always carries the present time.
     shown = wall_ns if passed else health.updated_ns
     body: dict[str, object] = {
         "lastUpdated": ZERO_TIME if shown is None else format_rfc3339_nano(shown, offset),
@@ -115,7 +117,7 @@ def _answer(
     body["healthy"] = health.is_healthy
     if health.families:
         body["status"] = {f.value: _family_body(h, offset) for f, h in health.families.items()}
-    return Answer(200 if passed else 503, msgspec.json.encode(body))
+    return HealthResponse(200 if passed else 503, msgspec.json.encode(body))
 
 
 def _family_body(family: FamilyHealth, offset: int) -> dict[str, object]:
@@ -139,7 +141,7 @@ class ProxyHealth:
         self._wall_ns = wall_ns
         self._offset = offset
         self.node_eligible = False
-        """Whether the Node is known and not about to be deleted; set by whoever watches it."""
+        """Is the Node known and not about to be deleted? Set by the observer of the Node."""
 
     def queued(self, family: Family) -> None:
         self._state = queue(self._state, family, self._monotonic())
@@ -153,10 +155,10 @@ class ProxyHealth:
     def is_healthy(self) -> bool:
         return self.health().is_healthy
 
-    def healthz(self) -> Answer:
-        return healthz_answer(
+    def healthz(self) -> HealthResponse:
+        return healthz_response(
             self.health(), self._wall_ns(), eligible=self.node_eligible, offset=self._offset()
         )
 
-    def livez(self) -> Answer:
-        return livez_answer(self.health(), self._wall_ns(), offset=self._offset())
+    def livez(self) -> HealthResponse:
+        return livez_response(self.health(), self._wall_ns(), offset=self._offset())

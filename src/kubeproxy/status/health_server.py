@@ -1,4 +1,7 @@
-"""The health server (port 10256): `/healthz` for load balancers, `/livez` for the kubelet."""
+"""The health server (port 10256): `/healthz` for load balancers, `/livez` for the kubelet.
+
+What healthy means is decided in `health`. Every response is counted.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,15 @@ HEALTHZ_ROLE = ServerRole(
 
 
 def health_handler(health: ProxyHealth, metrics: Metrics) -> Handler:
-    """Answers probes, any method; each answer is counted by status."""
-    answers = {"/healthz": health.healthz, "/livez": health.livez}
+    """Return the handler of the health server. It accepts any method."""
+    paths = {"/healthz": health.healthz, "/livez": health.livez}
 
     async def handle(request: Request) -> Response:
-        evaluate = answers.get(request.path)
-        if evaluate is None:
+        respond = paths.get(request.path)
+        if respond is None:
             return not_found()
-        answer = evaluate()
-        metrics.health_answered(request.path, answer.code)
-        return Response(answer.body, answer.code, (JSON, NOSNIFF))
+        response = respond()
+        metrics.health_answered(request.path, response.code)
+        return Response(response.body, response.code, (JSON, NOSNIFF))
 
     return handle

@@ -1,9 +1,9 @@
 """Small HTTP servers: plain request and response values in front, aiohttp behind.
 
-Handlers are functions from `Request` to `Response` and know no library. `HttpServer` binds (again
-every five seconds while the address is taken, or once if failing hard is wanted) and serves until
-cancelled. aiohttp is imported when the first server runs, so that commands which serve nothing
-start quickly.
+Handlers are functions from `Request` to `Response` and know no library. `HttpServer` binds its
+address (again every five seconds while that fails, or only once if a failure shall end the program)
+and serves until cancelled. aiohttp is imported when the first server runs, so that commands which
+serve nothing start quickly.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from kubeproxy.errors import ProxyError
+from kubeproxy.facts.address import join_host_port
+from kubeproxy.go.hostport import split_host_port
 from kubeproxy.logs import get_logger
-from kubeproxy.status.listen import ListenError, join_host_port, listen, split_host_port
+from kubeproxy.status.listen import ListenError, listen
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -31,7 +33,7 @@ NOSNIFF = ("X-Content-Type-Options", "nosniff")
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What a handler may look at; header names are lower case."""
+    """The part of a request that handlers see. Header names are lower case."""
 
     method: str
     path: str
@@ -45,7 +47,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """What it answers."""
+    """The response of a handler."""
 
     body: bytes
     status: int = 200
@@ -56,7 +58,7 @@ Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
 class ServeError(ProxyError):
-    """A server that must run cannot; the program ends. `event_reason` is for the Node's event."""
+    """A server that must run cannot, so the program ends. `event_reason` is the Node event's."""
 
     def __init__(self, message: str, event_reason: str) -> None:
         super().__init__(message)
@@ -64,7 +66,7 @@ class ServeError(ProxyError):
 
 
 class ServerRole(msgspec.Struct, frozen=True, gc=False):
-    """How one server speaks of its failures."""
+    """The texts with which one server reports its failures. They are upstream's."""
 
     log_message: str
     listen_prefix: str
@@ -73,11 +75,12 @@ class ServerRole(msgspec.Struct, frozen=True, gc=False):
 
 
 def text(body: str, status: int = 200) -> Response:
+    """Return a response of plain text."""
     return Response(body.encode(), status, (TEXT, NOSNIFF))
 
 
 def not_found() -> Response:
-    """Go's answer for a path nobody serves."""
+    """Return Go's response for a path that does not exist."""
     return text("404 page not found\n", 404)
 
 
@@ -99,15 +102,16 @@ class HttpServer:
         self._hard_fail = hard_fail
         self._sleep = sleep
         self.port = 0
-        """The port that was bound; of interest when the address says 0."""
+        """The port that was bound, which differs from the address if that has port 0."""
         self.is_serving = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve until cancelled; ServeError only if failing hard was asked for."""
+        """Serve until cancelled. Raises ServeError if binding fails and `hard_fail` is set."""
+        host, port = split_host_port(self._address)
         sock = None
         while sock is None:
             try:
-                sock = listen("tcp", *split_host_port(self._address))
+                sock = listen("tcp", host, int(port))
             except ListenError as error:
                 self._report(error)
                 await self._sleep(RETRY_SECONDS)

@@ -1,20 +1,23 @@
-"""Opening listening sockets the way Go's net package does, with its error texts.
+"""Listening sockets opened the way Go's net package does, with its error texts.
 
-A wildcard on plain `tcp` means one dual-stack socket where the kernel has IPv6, whichever of the
-two wildcards was written; `tcp4` and `tcp6` are restricted to their family. Operators search for
-the error text, so it is the same.
+Either wildcard on plain `tcp` means one dual-stack socket where the kernel has IPv6. `tcp4` and
+`tcp6` are restricted to their family. Operators search for the error text, so it is Go's. What is
+served on a socket is left to the caller.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import socket
 from typing import Literal
 
 from kubeproxy.errors import ProxyError
+from kubeproxy.facts.address import family_of, join_host_port
+from kubeproxy.facts.ids import Family
+from kubeproxy.go.text import format_os_error
 
 Network = Literal["tcp", "tcp4", "tcp6"]
+_WILDCARDS = frozenset({"", *(family.wildcard for family in Family)})
 _NO_IPV6 = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT}
 
 
@@ -22,33 +25,25 @@ class ListenError(ProxyError):
     """A listening socket could not be opened."""
 
 
-def split_host_port(address: str) -> tuple[str, int]:
-    """`1.2.3.4:80` or `[::1]:80` → host and port."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def join_host_port(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def listen(network: Network, host: str, port: int) -> socket.socket:
-    """A non-blocking listening socket, or ListenError in Go's words."""
+    """Return a non-blocking listening socket. Raises ListenError with Go's text."""
     try:
         return _open(network, host, port)
     except OSError as error:
-        raise ListenError(_describe(network, host, port, error)) from error
+        reason = format_os_error(error)
+        address = join_host_port(host, port)
+        raise ListenError(f"listen {network} {address}: bind: {reason}") from error
 
 
 def _open(network: Network, host: str, port: int) -> socket.socket:
-    if network == "tcp" and host in ("", "0.0.0.0", "::"):
+    if network == "tcp" and host in _WILDCARDS:
         try:
-            return _bind(socket.AF_INET6, "::", port, dual_stack=True)
+            return _bind(Family.IPV6.af, Family.IPV6.wildcard, port, dual_stack=True)
         except OSError as error:
             if error.errno not in _NO_IPV6:
                 raise
-            return _bind(socket.AF_INET, "0.0.0.0", port)
-    return _bind(socket.AF_INET6 if ":" in host else socket.AF_INET, host, port)
+            return _bind(Family.IPV4.af, Family.IPV4.wildcard, port)
+    return _bind(family_of(host).af, host, port)
 
 
 def _bind(family: int, host: str, port: int, *, dual_stack: bool = False) -> socket.socket:
@@ -63,8 +58,3 @@ def _bind(family: int, host: str, port: int, *, dual_stack: bool = False) -> soc
         sock.close()
         raise
     return sock
-
-
-def _describe(network: Network, host: str, port: int, error: OSError) -> str:
-    reason = os.strerror(error.errno).lower() if error.errno else str(error)
-    return f"listen {network} {join_host_port(host, port)}: bind: {reason}"

@@ -1,8 +1,14 @@
 """The metrics we publish, as a table to hold against the specification line by line.
 
 Names, types, labels and buckets are upstream's to the letter: dashboards and alerts are written
-against them. A metric exists only in the modes that list it. HELP wording is ours; the stability
-prefix in front of it (`[ALPHA]` …) is upstream's. Nothing here counts anything; `metrics` does.
+against them. A metric exists only in the modes that its row lists. HELP wording is ours, and the
+stability prefix in front of it (`[ALPHA]` …) is upstream's. Counting is left to `metrics`.
+
+To add a metric, write a row here (in `EXTENSIONS` if upstream does not have it) and set it in one
+place, under its whole name so that a search finds both: by `add`, `set` or `observe` of `Metrics`,
+or, for a figure that belongs to one mode, as a `Measure` of that mode's backend. A name without a
+row raises KeyError. In a mode that the row leaves out, setting the metric does nothing. A test
+compares this table with the specification and looks for the place that sets each row.
 """
 
 from __future__ import annotations
@@ -11,17 +17,17 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["counter", "gauge", "histogram"]
+MetricKind = Literal["counter", "gauge", "histogram"]
 Stability = Literal["", "ALPHA", "BETA", "STABLE"]
 
 MODES = ("iptables", "ipvs", "nftables", "userspace")
 
 
 class MetricSpec(msgspec.Struct, frozen=True, gc=False):
-    """One metric family: what it is called and in which modes it exists."""
+    """One metric family: its name and form, and the modes in which it exists."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
     modes: tuple[str, ...] = MODES
@@ -207,11 +213,11 @@ PACKET_COUNTERS = (
         modes=("iptables",),
     ),
 )
-"""Read from the kernel when scraped; absent where the kernel has no such counter."""
+"""Read from the kernel when scraped. They are absent where the kernel has no such counter."""
 
 NFACCT_OBJECTS = {
-    PACKET_COUNTERS[0].name: "ct_state_invalid_dropped_pkts",
-    PACKET_COUNTERS[1].name: "localhost_nps_accepted_pkts",
+    "kubeproxy_iptables_ct_state_invalid_dropped_packets_total": "ct_state_invalid_dropped_pkts",
+    "kubeproxy_iptables_localhost_nodeports_accepted_packets_total": "localhost_nps_accepted_pkts",
 }
 """The kernel's accounting object behind each packet counter."""
 
@@ -387,4 +393,4 @@ SLIS = (
 """Served on /metrics/slis only."""
 
 TABLE = UPSTREAM + CLIENT + GENERIC + EXTENSIONS
-"""What /metrics serves, packet counters and process metrics aside."""
+"""Everything on /metrics except packet counters and process metrics, which are collected."""

@@ -1,8 +1,9 @@
 """Counting: the metric table turned into live metrics, one registry per `Metrics` object.
 
-Nothing is global, so tests and several proxies in one process do not meet. A metric that the
-table does not give to this mode is silently not kept, as upstream does not register it; callers
-need not know the mode. Printing is left to `exposition`, serving to `metrics_server`.
+Nothing is global, so tests and several proxies in one process do not share counts. A metric that
+the table does not give to this mode is ignored, as upstream does not register it, so callers need
+not know the mode. Which metrics exist is in `metric_table`. Printing is left to `exposition`,
+serving to `metrics_server`.
 """
 
 from __future__ import annotations
@@ -21,25 +22,28 @@ from kubeproxy.sync.report import RoundReport
 
 Live: TypeAlias = Counter | Gauge | Histogram
 
+_PROBE_COUNTERS = {
+    "/healthz": "kubeproxy_proxy_healthz_total",
+    "/livez": "kubeproxy_proxy_livez_total",
+}
+
 
 class Metrics:
     """All metrics of one proxy running in `mode`."""
 
-    def __init__(self, mode: str, *, packet_count: PacketCount | None = None) -> None:
+    def __init__(self, mode: str) -> None:
         self.mode = mode
         self.process = ProcessCollector()
         self._registry = CollectorRegistry()
         self._live = {s.name: _build(s, self._registry) for s in TABLE if mode in s.modes}
         self._registry.register(self.process)
-        if packet_count is not None and mode == "iptables":
-            self._registry.register(PacketCounters(packet_count))
         self.slis = Slis(self.process)
         self._count_registered()
 
-    # -- the three verbs; a metric this mode does not have takes no notice --
+    # -- the three verbs; they ignore a metric that this mode does not have --
 
     def add(self, name: str, amount: float = 1, /, **labels: str) -> None:
-        """Count `amount` more on the counter called `name`."""
+        """Add `amount` to the counter called `name`."""
         metric = self._find(name, labels)
         if isinstance(metric, Counter):
             metric.inc(amount)
@@ -55,7 +59,7 @@ class Metrics:
         self.observe_all(name, (value,), **labels)
 
     def observe_all(self, name: str, values: Iterable[float], /, **labels: str) -> None:
-        """Add many observations of one series; a series without any is not created."""
+        """Add many observations of one series. Without any, the series is not created."""
         values = tuple(values)
         metric = self._find(name, labels) if values else None
         if isinstance(metric, Histogram):
@@ -69,44 +73,44 @@ class Metrics:
             return None
         return metric.labels(**labels) if labels else metric
 
-    # -- what happened, in the words of the program --
+    # -- events of the program --
 
     def build_info(self, **labels: str) -> None:
-        """Say which build runs; the labels are those of `kubernetes_build_info`."""
+        """Publish which build runs. The labels are those of `kubernetes_build_info`."""
         self.set("kubernetes_build_info", 1, **labels)
 
     def feature_gates(self, gates: Iterable[tuple[str, str, bool]]) -> None:
-        """Publish every known gate as (name, stage, enabled); a GA gate's stage is empty."""
+        """Publish every known gate as (name, stage, enabled). A GA gate's stage is empty."""
         for name, stage, enabled in gates:
             self.set("kubernetes_feature_enabled", int(enabled), name=name, stage=stage)
 
     def sync_queued(self, family: Family, unix_seconds: float) -> None:
-        """A sync was asked for, or the sync loop started."""
+        """Record that a sync was requested, or that the sync loop started."""
         name = "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds"
         self.set(name, unix_seconds, ip_family=family.value)
 
     def service_event(self, pending: int) -> None:
-        """One family saw one Service event; `pending` Services now wait for a sync."""
+        """Count one Service event of one family. `pending` Services now wait for a sync."""
         self.add("kubeproxy_sync_proxy_rules_service_changes_total")
         self.set("kubeproxy_sync_proxy_rules_service_changes_pending", pending)
 
     def slice_event(self, pending: int) -> None:
-        """One EndpointSlice event was accepted; `pending` changes now wait for a sync."""
+        """Count one accepted EndpointSlice event. `pending` changes now wait for a sync."""
         self.add("kubeproxy_sync_proxy_rules_endpoint_changes_total")
         self.set("kubeproxy_sync_proxy_rules_endpoint_changes_pending", pending)
 
     def object_rejected(self, kind: str) -> None:
-        """An API object was left out because it cannot be used."""
+        """Count an API object that was left out because it cannot be used."""
         self.add("kubeproxy_rejected_objects_total", kind=kind)
 
     def health_answered(self, path: str, code: int) -> None:
-        """`/healthz` or `/livez` of the health server answered with `code`."""
-        self.add(f"kubeproxy_proxy_{path.strip('/')}_total", code=str(code))
+        """Count a response of the health server on `/healthz` or `/livez`."""
+        self.add(_PROBE_COUNTERS[path], code=str(code))
 
     # -- one round of the engine --
 
     def observe_round(self, report: RoundReport) -> None:
-        """Everything a round's outcome says."""
+        """Record the outcome of a round."""
         family = report.family.value
         self._observe_durations(report, family)
         # The round took all waiting changes, whether or not the kernel accepted them.
@@ -119,30 +123,41 @@ class Metrics:
         if report.drifted_items:
             self.add("kubeproxy_drift_repairs_total", report.drifted_items, ip_family=family)
         for measure in report.measures:
-            name, labels = f"kubeproxy_{measure.metric}", dict(measure.labels)
-            self._measure(name, measure.value, labels | {"ip_family": family})
+            labels = {**dict(measure.labels), "ip_family": family}
+            self._measure(measure.metric, measure.value, labels)
 
     def _observe_durations(self, report: RoundReport, family: str) -> None:
-        seconds, kind = report.duration_seconds, "full" if report.is_full else "partial"
+        seconds = report.duration_seconds
         self.observe("kubeproxy_sync_proxy_rules_duration_seconds", seconds, ip_family=family)
-        self.observe(
-            f"kubeproxy_sync_{kind}_proxy_rules_duration_seconds", seconds, ip_family=family
+        by_extent = (
+            "kubeproxy_sync_full_proxy_rules_duration_seconds"
+            if report.is_full
+            else "kubeproxy_sync_partial_proxy_rules_duration_seconds"
         )
+        self.observe(by_extent, seconds, ip_family=family)
         if report.conntrack_seconds is not None:
-            prefix, deleted = "kubeproxy_conntrack_reconciler_", report.conntrack_deleted
             self.observe(
-                prefix + "sync_duration_seconds", report.conntrack_seconds, ip_family=family
+                "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+                report.conntrack_seconds,
+                ip_family=family,
             )
-            self.add(prefix + "deleted_entries_total", deleted, ip_family=family)
+            self.add(
+                "kubeproxy_conntrack_reconciler_deleted_entries_total",
+                report.conntrack_deleted,
+                ip_family=family,
+            )
 
     def _observe_success(self, report: RoundReport, family: str) -> None:
-        prefix = "kubeproxy_sync_proxy_rules_"
-        self.set(prefix + "last_timestamp_seconds", report.finished_at, ip_family=family)
+        self.set(
+            "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+            report.finished_at,
+            ip_family=family,
+        )
         for policy, count in (
             ("internal", report.no_local_internal),
             ("external", report.no_local_external),
         ):
-            name = prefix + "no_local_endpoints_total"
+            name = "kubeproxy_sync_proxy_rules_no_local_endpoints_total"
             self.set(name, count, traffic_policy=policy, ip_family=family)
         self.observe_all(
             "kubeproxy_network_programming_duration_seconds",
@@ -151,12 +166,12 @@ class Metrics:
         )
 
     def _observe_failure(self, report: RoundReport, family: str) -> None:
-        """A failed round is one failed sync for upstream's counters; ours counts each failure."""
-        prefix = "kubeproxy_sync_proxy_rules_"
-        self.add(prefix + "iptables_restore_failures_total", ip_family=family)
-        self.add(prefix + "nftables_sync_failures_total", ip_family=family)
+        """Count a failed round once in upstream's counters, and each of its failures in ours."""
+        self.add("kubeproxy_sync_proxy_rules_iptables_restore_failures_total", ip_family=family)
+        self.add("kubeproxy_sync_proxy_rules_nftables_sync_failures_total", ip_family=family)
         if not report.is_full:
-            self.add(prefix + "iptables_partial_restore_failures_total", ip_family=family)
+            name = "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total"
+            self.add(name, ip_family=family)
         failures = len(report.failures)
         self.add("kubeproxy_sync_batch_failures_total", failures, ip_family=family)
 
@@ -166,12 +181,17 @@ class Metrics:
 
     # -- serving --
 
+    def serve_packet_counts(self, read: PacketCount) -> None:
+        """Show the kernel's packet counters, read at each scrape. Only iptables mode has them."""
+        if self.mode == "iptables":
+            self._registry.register(PacketCounters(read))
+
     def families(self) -> Iterator[Metric]:
-        """Everything /metrics shows, as of now."""
+        """Return everything /metrics shows, as of now."""
         return iter(self._registry.collect())
 
     def scrape(self, accept: str = "") -> tuple[str, bytes]:
-        """Content type and body for a client with this Accept header."""
+        """Return content type and body for a client with this Accept header."""
         content_type = negotiate(accept)
         return content_type, encode(self.families(), content_type)
 
@@ -183,7 +203,7 @@ class Metrics:
 
 
 class Slis:
-    """Results of the metrics server's own health checks, for /metrics/slis; can be reset."""
+    """Results of the metrics server's own health checks, for /metrics/slis. They can be reset."""
 
     def __init__(self, process: ProcessCollector) -> None:
         self._process = process
@@ -195,7 +215,7 @@ class Slis:
         self._registry.register(OnlyStartTime(self._process))
 
     def observe(self, name: str, kind: str, *, passed: bool) -> None:
-        """The check `name` ran as part of `kind` (healthz, livez, readyz)."""
+        """Record that the check `name` ran as part of `kind` (healthz, livez, readyz)."""
         gauge, counter = self._result, self._results
         if isinstance(gauge, Gauge) and isinstance(counter, Counter):
             gauge.labels(name=name, type=kind).set(int(passed))
@@ -220,6 +240,6 @@ _KINDS = {spec.name: spec.kind for spec in TABLE}
 
 
 def _require_known(name: str) -> None:
-    """A misspelt name must not look like a metric of another mode."""
+    """Raise KeyError for a name without a row: a misspelling, not a metric of another mode."""
     if name not in _KINDS:
         raise KeyError(f"no metric is called {name}; see metric_table")

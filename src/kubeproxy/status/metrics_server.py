@@ -1,7 +1,7 @@
 """The metrics server (port 10249): metrics, configuration, flags, status and debug pages.
 
-Everything shown is given as an argument; the server decides nothing and changes nothing, except
-the log verbosity when profiling is enabled and somebody asks for it.
+Everything shown is given as an argument. The server decides nothing and changes nothing, except the
+log verbosity when profiling is enabled and a client sets it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CHECK = "ping"
 
 
 class Pages(msgspec.Struct, frozen=True):
-    """What the server shows. A page that is None does not exist.
+    """Everything the server shows. A page that is None does not exist.
 
     `config` is the configuration as v1alpha1 JSON, with kind and apiVersion.
     """
@@ -59,7 +59,7 @@ def metrics_handler(
     now_ns: Callable[[], int] = time.time_ns,
     choose: Callable[[tuple[str, ...]], str] = random.choice,
 ) -> Handler:
-    """Answers every path of the metrics server. `choose` picks separators of text pages."""
+    """Return the handler of the metrics server. `choose` picks separators of text pages."""
     server = _MetricsServer(pages, now_ns, choose)
     return server.handle
 
@@ -104,7 +104,7 @@ class _MetricsServer:
         return not_found()
 
     def _healthz(self, request: Request) -> Response:
-        """Whether this server answers at all; the proxy's health is another server's matter."""
+        """Show that this server responds. The proxy's health is on the health server."""
         unknown = {name for value in request.query.get("exclude", ()) for name in value.split(",")}
         unknown.discard("")
         is_excluded = _CHECK in unknown
@@ -154,6 +154,6 @@ def _compressed(
     headers = (("Content-Type", content_type), *more)
     if not accepts_gzip(request.headers.get("accept-encoding", "")):
         return Response(body, 200, headers)
-    # Level 1: a scrape is read once, on a fast network.
+    # Level 1: a scrape is read once, on a fast network, so time counts more than size.
     packed = gzip.compress(body, compresslevel=1, mtime=0)
     return Response(packed, 200, (*headers, ("Content-Encoding", "gzip")))

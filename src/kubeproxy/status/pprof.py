@@ -1,6 +1,7 @@
 """Profiles in the format of `go tool pprof`, or as folded stacks for people and flame graphs.
 
-A profile is a mapping from stack (outermost call first) to values. Pure; `profiling` measures.
+A profile is a mapping from stack (outermost call first) to values. Pure: measuring is in
+`profiling`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Stack: TypeAlias = tuple[Frame, ...]
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """Values per stack; `kinds` name the values with their units, as in (("cpu", "ns"),)."""
+    """Values per stack. `kinds` name the values with their units, as in (("cpu", "ns"),)."""
 
     kinds: tuple[tuple[str, str], ...]
     samples: Mapping[Stack, tuple[int, ...]]
@@ -34,7 +35,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 def format_folded(profile: Profile) -> bytes:
-    """One line per stack, heaviest first: `outer;inner 42`, the last kind of value."""
+    """Format one line per stack, heaviest first: `outer;inner 42`, the last kind of value."""
     ranked = sorted(profile.samples.items(), key=lambda item: -item[1][-1])
     lines = (f"{';'.join(map(_label, stack))} {values[-1]}\n" for stack, values in ranked)
     unit = "/".join(profile.kinds[-1])
@@ -56,7 +57,7 @@ class _Numbers:
 
 
 def encode_pprof(profile: Profile) -> bytes:
-    """profile.proto, compressed.
+    """Encode as profile.proto, compressed.
 
     Profile: sample_type 1, sample 2, location 4, function 5, string_table 6, duration_nanos 10.
     Location and function numbers start at 1; string 0 is empty.
@@ -78,7 +79,7 @@ def encode_pprof(profile: Profile) -> bytes:
 
 
 def _locations(locations: _Numbers, functions: _Numbers) -> list[bytes]:
-    """Location: id 1, line 4 (function_id 1, line 2)."""
+    """Encode every Location: id 1, line 4 (function_id 1, line 2)."""
     out = []
     for frame, number in locations.held.items():
         if isinstance(frame, Frame):
@@ -89,7 +90,7 @@ def _locations(locations: _Numbers, functions: _Numbers) -> list[bytes]:
 
 
 def _functions(functions: _Numbers, strings: _Numbers) -> list[bytes]:
-    """Function: id 1, name 2, system_name 3, filename 4."""
+    """Encode every Function: id 1, name 2, system_name 3, filename 4."""
     out = []
     for key, number in functions.held.items():
         if isinstance(key, tuple):

@@ -1,9 +1,10 @@
 """Just enough HTTP/1.x to answer probes: any path, any method, one fixed kind of answer.
 
 A node can have thousands of service health ports, each probed every few seconds by several load
-balancers; a full HTTP server per port costs far more than the answer. Requests are read to the
-end of their head, a short body is skipped, anything unusual is answered and the connection
-closed. Parsing and formatting are pure; `ProbeProtocol` moves the bytes.
+balancers. A full HTTP server per port costs far more than the answer. Requests are read to the
+end of their head and a short body is skipped. After anything unusual the connection is closed.
+Parsing and formatting are pure, and `ProbeProtocol` moves the bytes. What is answered is left to
+the listener.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from kubeproxy.go.time import format_http_date
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 256 * 1024
-"""A longer request body is not read; the connection is closed after the answer."""
+"""A longer request body is not read, and the connection is closed after the answer."""
 
 IDLE_SECONDS = 120.0
 """How long a connection may wait for its next request."""
@@ -29,7 +30,7 @@ LINGER_SECONDS = 0.5
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True, gc=False):
-    """What a probe is told."""
+    """The answer to a probe, before it is formatted."""
 
     code: int
     headers: tuple[tuple[str, str], ...]
@@ -37,7 +38,7 @@ class ProbeAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
-    """What matters of a request's head."""
+    """The part of a request's head that matters here."""
 
     method: str
     version: str
@@ -46,11 +47,11 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 
 
 class BadRequest(ValueError):
-    """Not a request we understand."""
+    """The bytes are not a valid request."""
 
 
 class Answers(Protocol):
-    """What a connection needs from its listener."""
+    """The methods of a listener that its connections call."""
 
     def answer(self) -> ProbeAnswer: ...
 
@@ -60,7 +61,7 @@ class Answers(Protocol):
 
 
 def parse_head(head: bytes) -> Head:
-    """A request's head without the blank line that ends it."""
+    """Parse a request's head, given without the blank line that ends it. Raises BadRequest."""
     request_line, *lines = head.decode("latin-1").split("\r\n")
     words = request_line.split(" ")
     if len(words) != 3 or not words[0] or words[2] not in ("HTTP/1.0", "HTTP/1.1"):
@@ -89,7 +90,7 @@ def _parse_length(text: str) -> int:
 
 
 def format_answer(answer: ProbeAnswer, head: Head, now_ns: int) -> bytes:
-    """The bytes of an answer, in the order Go writes them."""
+    """Format an answer, with headers in the order Go writes them."""
     lines = [f"{head.version} {answer.code} {HTTPStatus(answer.code).phrase}"]
     lines += [f"{name}: {value}" for name, value in answer.headers]
     lines += [f"Date: {format_http_date(now_ns)}", f"Content-Length: {len(answer.body)}"]
@@ -102,7 +103,7 @@ def format_answer(answer: ProbeAnswer, head: Head, now_ns: int) -> bytes:
 
 
 def format_refusal(code: int) -> bytes:
-    """Go's answer to what is not HTTP; the connection closes after it."""
+    """Format Go's answer to an invalid request, after which the connection is closed."""
     line = f"{code} {HTTPStatus(code).phrase}"
     fields = "Content-Type: text/plain; charset=utf-8\r\nConnection: close"
     return f"HTTP/1.1 {line}\r\n{fields}\r\n\r\n{line}".encode("latin-1")
@@ -140,7 +141,7 @@ class ProbeProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._done:
-            return  # answered for the last time; what still comes is only drained
+            return  # the last answer is out, and further bytes are only drained
         self._buffer += data
         try:
             while self._step():
@@ -149,7 +150,7 @@ class ProbeProtocol(asyncio.Protocol):
             self._finish(format_refusal(400))
 
     def _step(self) -> bool:
-        """Deal with one request; False when more bytes are needed."""
+        """Answer one request. Return False when more bytes are needed."""
         dropped = min(self._skip, len(self._buffer))
         del self._buffer[:dropped]
         self._skip -= dropped
@@ -176,7 +177,10 @@ class ProbeProtocol(asyncio.Protocol):
             self._finish(data)
 
     def _finish(self, data: bytes) -> None:
-        """Say the last word, then let the peer close: closing over unread bytes loses the word."""
+        """Send the last answer, then let the peer close.
+
+        Closing a socket with unread bytes resets it, and the peer may lose the answer.
+        """
         self._done = True
         self._buffer.clear()
         self._transport.write(data)
@@ -184,7 +188,7 @@ class ProbeProtocol(asyncio.Protocol):
         self._rest(seconds=LINGER_SECONDS)
 
     def _rest(self, seconds: float | None = None) -> None:
-        """Give up on a peer that stays silent."""
+        """Restart the timer that aborts an idle connection."""
         if self._idle is not None:
             self._idle.cancel()
         loop = asyncio.get_running_loop()

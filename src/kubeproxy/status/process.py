@@ -1,8 +1,8 @@
 """Metrics of our own process, read from /proc when scraped.
 
-The same names and meanings as Go's process collector, network counters included (they are those
-of the network namespace, all interfaces together). Files that cannot be read leave their
-metrics out; a scrape never fails because of them.
+The names and meanings are those of Go's process collector, network counters included (they count
+the network namespace, all interfaces together). Metrics whose files cannot be read are left out,
+and a scrape never fails because of them.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ class ProcessCollector(Collector):
                 yield _family(name, text, values[name])
 
     def values(self) -> dict[str, float]:
-        """Every value that can be read, by metric name."""
+        """Return every value that can be read, by metric name."""
         found: dict[str, float] = {"process_max_fds": _limit(resource.RLIMIT_NOFILE)}
         found["process_virtual_memory_max_bytes"] = _limit(resource.RLIMIT_AS)
         for read in (self._stat, self._descriptors, self._network):
             try:
                 found.update(read())
             except (OSError, ValueError, IndexError):
-                continue  # not our /proc, or hidden from us: these metrics are absent
+                continue  # /proc is of another kind or hidden: these metrics are absent
         return found
 
     def start_time_seconds(self) -> float:
-        """Unix time at which this process started; 0 if the kernel does not tell."""
+        """Return the Unix time at which this process started, or 0 if it cannot be read."""
         return self.values().get("process_start_time_seconds", 0.0)
 
     def _stat(self) -> dict[str, float]:
@@ -100,4 +100,5 @@ def _family(name: str, text: str, value: float) -> Metric:
 
 def _limit(which: int) -> float:
     soft = resource.getrlimit(which)[0]
+    # RLIM_INFINITY is -1 in Python and the largest uint64 in Go, which shows it as a number.
     return float(2**64 - 1) if soft == resource.RLIM_INFINITY else float(soft)

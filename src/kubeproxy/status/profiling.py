@@ -1,7 +1,8 @@
-"""Measuring ourselves: CPU by sampling, memory by tracing, stacks of threads and tasks.
+"""Profiles of this process: CPU by sampling, memory by tracing, stacks of threads and tasks.
 
-Costs nothing until asked. The CPU profile runs in a thread of its own and charges each thread's
-CPU time to the stack it is found in, so sleeping threads weigh nothing.
+Nothing runs until a profile is requested. CPU samples are taken in a thread of their own and charge
+each thread's CPU time to the stack it is found in, so sleeping threads weigh nothing. Formats are
+in `pprof`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class CpuSampler:
         self._charged = _cpu_times()
 
     def sample(self) -> None:
+        """Charge the CPU time since the last call. The calling thread is left out."""
         now = _cpu_times()
         own = threading.get_ident()
         for thread, frame in sys._current_frames().items():
@@ -52,7 +54,7 @@ def sample_cpu(
     monotonic: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> Profile:
-    """A CPU profile of all other threads; blocks, so call it in a thread."""
+    """Take a CPU profile of all other threads. This blocks, so call it in a thread."""
     sampler, start = CpuSampler(), monotonic()
     while monotonic() - start < seconds:
         pause(SAMPLE_SECONDS)
@@ -61,7 +63,7 @@ def sample_cpu(
 
 
 def _cpu_times() -> dict[int, int]:
-    """CPU nanoseconds per thread; a thread that ends meanwhile is left out."""
+    """Return CPU nanoseconds per thread. A thread that ends meanwhile is left out."""
     times = {}
     for thread in threading.enumerate():
         try:
@@ -82,7 +84,10 @@ def _stack(frame: FrameType | None) -> Stack:
 
 
 async def trace_heap(seconds: float) -> Profile:
-    """Memory allocated meanwhile and still held; all of it if tracing is on from the start."""
+    """Profile memory allocated meanwhile and still held.
+
+    If tracing has been on since the start (PYTHONTRACEMALLOC), profile all memory at once.
+    """
     if tracemalloc.is_tracing():
         return _heap_profile(tracemalloc.take_snapshot())
     tracemalloc.start(16)
@@ -96,14 +101,14 @@ async def trace_heap(seconds: float) -> Profile:
 def _heap_profile(snapshot: tracemalloc.Snapshot) -> Profile:
     samples = {}
     for held in snapshot.statistics("traceback"):
-        # Tracebacks know files and lines, not functions.
+        # tracemalloc records files and lines, not functions.
         stack = tuple(Frame(f.filename, f.filename, f.lineno) for f in held.traceback)
         samples[stack] = (held.count, held.size)
     return Profile(HEAP_KINDS, samples)
 
 
 def stacks() -> Profile:
-    """Where every thread and every task stands now."""
+    """Profile where every thread and every task stands now."""
     found: dict[Stack, int] = {}
     frames = [_stack(frame) for frame in sys._current_frames().values()]
     tasks = [_task_stack(task) for task in asyncio.all_tasks()]
@@ -121,7 +126,7 @@ def _task_stack(task: asyncio.Task[object]) -> Stack:
 
 
 def format_stacks() -> bytes:
-    """The same for people: one paragraph per thread and task."""
+    """Format the same for people, one paragraph per thread and task."""
     names = {t.ident: t.name for t in threading.enumerate()}
     parts = [
         f"thread {names.get(thread, thread)}:\n{_paragraph(_stack(frame))}"

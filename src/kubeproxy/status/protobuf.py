@@ -1,7 +1,7 @@
 """The few protobuf encodings we write: metric families and profiles.
 
-Both formats are small and fixed; a dependency on a protobuf runtime would cost more to start
-than they are worth. Encoding only. Pure.
+Both formats are small and fixed. A protobuf runtime would cost more to import than it saves.
+Encoding only. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _VARINT, _FIXED64, _BYTES = 0, 1, 2
 
 
 def varint(value: int) -> bytes:
-    """A base-128 number, low bits first; negative numbers as 64-bit two's complement."""
+    """Encode a base-128 number, low bits first. Negative numbers become 64-bit two's complement."""
     value &= 0xFFFF_FFFF_FFFF_FFFF
     out = bytearray()
     while value > 0x7F:

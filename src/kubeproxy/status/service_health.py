@@ -1,11 +1,11 @@
 """Listeners for `healthCheckNodePort`: load balancers ask them whether to use this node.
 
-One `ServiceHealth` per IP family. After each successful sync it is told which Services have a
-port and how many ready local endpoints they have. All addresses of a Service open or none does;
-a failure is logged, becomes an event, and is tried again at the next sync. Closing is immediate
+There is one `ServiceHealth` per IP family. After each successful sync it gets the Services that
+have a port and the number of their ready local endpoints. All addresses of a Service open or none
+does. A failure is logged, becomes an event, and is retried at the next sync. Closing is immediate
 and drops open connections, as load balancers expect of a port that is gone.
 
-Which Services and which addresses is decided elsewhere.
+Which Services and which addresses are used is decided by the caller.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from kubeproxy.status.listen import ListenError, Network, listen
 from kubeproxy.status.probe_http import ProbeAnswer, ProbeProtocol
 
 logger = get_logger(__name__)
-
-_WILDCARD = {Family.IPV4: "0.0.0.0", Family.IPV6: "::"}
 
 
 class ServiceHealth:
@@ -50,7 +48,7 @@ class ServiceHealth:
         self._family = family
         self._node_name = node_name
         self._is_healthy = is_healthy
-        self._addresses = (_WILDCARD[family],) if addresses is None else tuple(addresses)
+        self._addresses = (family.wildcard,) if addresses is None else tuple(addresses)
         self._recorder = recorder
         self._now_ns = now_ns
         self._ports: dict[ServiceName, HealthPort] = {}
@@ -65,7 +63,7 @@ class ServiceHealth:
                 await self._open(name, port)
 
     def sync_endpoints(self, counts: Mapping[ServiceName, int]) -> None:
-        """Set how many local endpoints each Service has; one not mentioned has none."""
+        """Set how many local endpoints each Service has. A Service that is absent has none."""
         for name, held in self._ports.items():
             held.local_endpoints = counts.get(name, 0)
 
@@ -76,7 +74,7 @@ class ServiceHealth:
 
     @property
     def open_ports(self) -> Mapping[ServiceName, int]:
-        """What is listened on now."""
+        """The ports that are open now."""
         return {name: held.port for name, held in self._ports.items()}
 
     def _close(self, name: ServiceName) -> None:
@@ -162,7 +160,10 @@ class HealthPort:
 
 
 def service_answer(service: ServiceName, count: int, *, proxy_healthy: bool) -> ProbeAnswer:
-    """What a probe of this Service's port is told; load balancers may weigh by the header."""
+    """Make the answer to a probe of this Service's port.
+
+    Load balancers may weigh nodes by the header with the number of endpoints.
+    """
     body = {
         "service": {"namespace": service.namespace, "name": service.name},
         "localEndpoints": count,
@@ -177,12 +178,13 @@ def service_answer(service: ServiceName, count: int, *, proxy_healthy: bool) -> 
 
 
 def _tabbed(value: object) -> bytes:
-    # Names of Kubernetes objects hold no blanks, so two leading blanks are always indentation.
+    # Upstream indents with tabs. Names of Kubernetes objects hold no blanks, so two of them are
+    # always indentation.
     return msgspec.json.format(msgspec.json.encode(value), indent=2).replace(b"  ", b"\t")
 
 
 def _listen_all(family: Family, addresses: Sequence[str], port: int) -> list[socket.socket]:
-    """All sockets, or none and the error."""
+    """Open all sockets. If one fails, close the others and raise ListenError."""
     network: Network = "tcp4" if family is Family.IPV4 else "tcp6"
     with ExitStack() as undo:
         opened = [undo.enter_context(listen(network, address, port)) for address in addresses]

@@ -1,8 +1,8 @@
 """`/flagz` and `/statusz`: what runs here, for people as text and for tools as JSON or YAML.
 
-The text is deliberately not for machines: upstream varies its separator at random to keep anyone
-from parsing it, so ours does too; the choice is an argument. Tools name the versioned object they
-want in their Accept header. Pure.
+The text is deliberately not for machines: upstream varies its separator at random so that no tool
+comes to parse it, and so do we, with the choice as an argument. Tools name the versioned object
+they want in their Accept header. Pure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from kubeproxy.go.time import NANO, format_rfc3339, format_unix_date, format_uptime
-from kubeproxy.status.accept import Clause, parse_accept
+from kubeproxy.status.accept import MediaRange, parse_accept
 from kubeproxy.status.http import JSON, NOSNIFF, TEXT, Response
 
 COMPONENT = "kube-proxy"
@@ -26,7 +26,7 @@ _NOTICE = (
 
 
 class RunningVersion(msgspec.Struct, frozen=True, gc=False):
-    """What `/statusz` says of the program."""
+    """The facts about the program that `/statusz` shows."""
 
     started_ns: int
     runtime: str
@@ -34,20 +34,20 @@ class RunningVersion(msgspec.Struct, frozen=True, gc=False):
     emulation: str
 
 
-class Structured(msgspec.Struct, frozen=True, gc=False):
-    """A tool's wish: encoding and version of the object."""
+class ObjectFormat(msgspec.Struct, frozen=True, gc=False):
+    """The encoding and version of the object that a tool asks for."""
 
     media_type: str
     version: str
 
 
 def flagz(flags: Mapping[str, str], accept: str, *, separator: str) -> Response:
-    """Every flag with the value of the command line."""
-    wish = _negotiate(accept, "Flagz")
-    if wish is None:
+    """Show every flag with its value on the command line."""
+    wanted = _negotiate(accept, "Flagz")
+    if wanted is None:
         return _not_acceptable()
-    if isinstance(wish, Structured):
-        return _object(wish, "Flagz", {"flags": dict(sorted(flags.items()))})
+    if isinstance(wanted, ObjectFormat):
+        return _object(wanted, "Flagz", {"flags": dict(sorted(flags.items()))})
     lines = "".join(f"{name}{separator}{flags[name]}\n" for name in sorted(flags))
     return _page("flagz", lines)
 
@@ -55,13 +55,13 @@ def flagz(flags: Mapping[str, str], accept: str, *, separator: str) -> Response:
 def statusz(
     version: RunningVersion, paths: Sequence[str], accept: str, *, now_ns: int, separator: str
 ) -> Response:
-    """Since when we run, and what."""
-    wish = _negotiate(accept, "Statusz")
-    if wish is None:
+    """Show since when the program runs, and which version."""
+    wanted = _negotiate(accept, "Statusz")
+    if wanted is None:
         return _not_acceptable()
     up = max(now_ns - version.started_ns, 0) // NANO
-    if isinstance(wish, Structured):
-        return _object(wish, "Statusz", _status_fields(version, paths, up))
+    if isinstance(wanted, ObjectFormat):
+        return _object(wanted, "Statusz", _status_fields(version, paths, up))
     rows = {
         "Started": format_unix_date(version.started_ns),
         "Up": format_uptime(up),
@@ -84,24 +84,24 @@ def _status_fields(version: RunningVersion, paths: Sequence[str], up: int) -> di
     }
 
 
-def _negotiate(accept: str, kind: str) -> Structured | str | None:
-    """The first wish we can meet: an object, `text`, or nothing."""
+def _negotiate(accept: str, kind: str) -> ObjectFormat | str | None:
+    """Return the best format that both sides have: an object, `text`, or None."""
     if not accept.strip():
         return "text"
-    for clause in parse_accept(accept):
-        if clause.media_type in ("*/*", "text/*", "text/plain"):
+    for accepted in parse_accept(accept):
+        if accepted.media_type in ("*/*", "text/*", "text/plain"):
             return "text"
-        if _is_structured(clause, kind):
-            return Structured(clause.media_type, clause.params["v"])
+        if _is_object(accepted, kind):
+            return ObjectFormat(accepted.media_type, accepted.params["v"])
     return None
 
 
-def _is_structured(clause: Clause, kind: str) -> bool:
+def _is_object(accepted: MediaRange, kind: str) -> bool:
     return (
-        clause.media_type in ("application/json", "application/yaml")
-        and clause.params.get("g") == _GROUP
-        and clause.params.get("as") == kind
-        and clause.params.get("v") in (_CURRENT, _DEPRECATED)
+        accepted.media_type in ("application/json", "application/yaml")
+        and accepted.params.get("g") == _GROUP
+        and accepted.params.get("as") == kind
+        and accepted.params.get("v") in (_CURRENT, _DEPRECATED)
     )
 
 
@@ -110,15 +110,15 @@ def _page(name: str, lines: str) -> Response:
     return Response(body.encode(), 200, (TEXT, NOSNIFF))
 
 
-def _object(wish: Structured, kind: str, fields: Mapping[str, object]) -> Response:
-    group_version = f"{_GROUP}/{wish.version}"
+def _object(wanted: ObjectFormat, kind: str, fields: Mapping[str, object]) -> Response:
+    group_version = f"{_GROUP}/{wanted.version}"
     value = {"kind": kind, "apiVersion": group_version, "metadata": {"name": COMPONENT}, **fields}
-    content_type = f"{wish.media_type};g={_GROUP};v={wish.version};as={kind}"
+    content_type = f"{wanted.media_type};g={_GROUP};v={wanted.version};as={kind}"
     headers: tuple[tuple[str, str], ...] = (("Content-Type", content_type), NOSNIFF)
-    if wish.version == _DEPRECATED:
+    if wanted.version == _DEPRECATED:
         warning = f"{group_version} {kind} is deprecated; use {_GROUP}/{_CURRENT} {kind}"
         headers += (("Warning", f'299 - "{warning}"'),)
-    return Response(_encode(wish.media_type, value), 200, headers)
+    return Response(_encode(wanted.media_type, value), 200, headers)
 
 
 def _encode(media_type: str, value: Mapping[str, object]) -> bytes:

@@ -1,6 +1,6 @@
 """When to run: at most every `min`, at least every `max`, and sooner again after a failure.
 
-A state machine without a clock: every call is told the time. The engine drives it. The rules are
+A state machine without a clock: every call is given the time. The engine drives it. The rules are
 those of upstream's bounded frequency runner since v1.34: at most one request is remembered, the
 pause counts from the end of a run, and a retry is nothing but an earlier `next`.
 """

@@ -1,7 +1,7 @@
-"""How one API server is reached and who we are there: plain values.
+"""How one API server is reached and which credentials are shown there: plain values.
 
-`kubeconfig` and `in_cluster` produce an `Access`; `credentials` turns it into TLS contexts and
-headers at the moment of a request, because files and plugins may change while we run.
+`kubeconfig` and `credentials.in_cluster_access` produce an `Access`. `credentials` turns it into
+TLS contexts and headers at the moment of a request, because files and plugins may change meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kubeproxy.errors import ConfigError
 
 
 class Tls(msgspec.Struct, frozen=True, gc=False):
-    """Certificates to trust and to show; inline data wins over a file of the same purpose."""
+    """Certificates to trust and to show. Inline data wins over a file of the same purpose."""
 
     ca_file: str = ""
     ca_data: bytes = b""
@@ -35,7 +35,7 @@ class Tls(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Files whose change means that connections must be made anew."""
+        """The files whose change means that new connections are needed."""
         ca = "" if self.ca_data else self.ca_file
         cert = "" if self.cert_data else self.cert_file
         key = "" if self.key_data else self.key_file
@@ -52,11 +52,11 @@ class ExecSpec(msgspec.Struct, frozen=True):
     install_hint: str = ""
     provides_cluster_info: bool = False
     cluster_config: bytes = b""
-    """The cluster's `client.authentication.k8s.io/exec` extension, as JSON; empty if none."""
+    """The cluster's `client.authentication.k8s.io/exec` extension as JSON, or empty."""
 
 
 class Access(msgspec.Struct, frozen=True):
-    """One API server, and how to be let in."""
+    """The address of one API server, and the credentials for it."""
 
     server: str
     tls: Tls = Tls()
@@ -67,19 +67,20 @@ class Access(msgspec.Struct, frozen=True):
     plugin: ExecSpec | None = None
     proxy_url: str = ""
     impersonation: tuple[tuple[str, str], ...] = ()
-    """Headers that ask to be treated as somebody else."""
+    """Headers that ask to be treated as another user."""
     disables_compression: bool = False
 
     @property
     def host(self) -> str:
-        """Host and port, as metrics label them."""
+        """Host and port, as the metrics label them."""
         return urlsplit(self.server).netloc
 
 
 def normalise_server(server: str, tls: Tls) -> str:
-    """The server's URL with a scheme and without a trailing slash.
+    """Return the server's URL with a scheme and without a trailing slash.
 
-    An address without a scheme means TLS if anything about TLS is configured, like client-go.
+    As in client-go, an address without a scheme means TLS if anything about TLS is configured.
+    Raises `ConfigError` if it is no URL.
     """
     if "://" not in server:
         uses_tls = tls.has_ca or tls.has_cert or tls.is_insecure

@@ -1,8 +1,8 @@
-"""Who we are to the API server, at this moment.
+"""The credentials that the API server gets, as they are at the moment of a request.
 
-Finds the access (kubeconfig, `--master`, or the pod's service account), and hands out a `Login` for
-each request: a TLS context and headers. Token files, certificate files and plugins are looked at
-again for every request, so rotation needs no restart; a request is rare and a look costs
+Finds the access (kubeconfig, `--master`, or the pod's service account), and returns a `Login` for
+each request: a TLS context and headers. Token files, certificate files and plugins are checked
+for every request, so that rotation needs no restart: requests are rare and a check costs
 microseconds. Sending requests is left to `transport`.
 """
 
@@ -25,22 +25,23 @@ from kubeproxy.api.auth.kubeconfig import (
     split_paths,
 )
 from kubeproxy.api.auth.tls import build_context
-from kubeproxy.api.observer import Observer, SilentObserver
+from kubeproxy.api.observer import Observer
 from kubeproxy.errors import ConfigError, Unavailable
+from kubeproxy.go.text import format_os_error
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class Login(msgspec.Struct, frozen=True):
-    """What one request needs to be let in."""
+    """What one request needs to be authenticated."""
 
     headers: tuple[tuple[str, str], ...]
     context: ssl.SSLContext | None = None
     credential: Credential | None = None
 
 
-class Found(msgspec.Struct, frozen=True):
-    """An access, and what the operator should be told about how it was found."""
+class FoundAccess(msgspec.Struct, frozen=True):
+    """An access, and warnings to the operator about how it was found."""
 
     access: Access
     warnings: tuple[str, ...] = ()
@@ -52,8 +53,11 @@ def find_access(
     master: str = "",
     environment: Mapping[str, str] | None = None,
     service_account: Path = SERVICE_ACCOUNT,
-) -> Found:
-    """The access the flags describe; the pod's own where they describe none."""
+) -> FoundAccess:
+    """Return the access that the flags describe, or the pod's own where they describe none.
+
+    Raises `ConfigError` if there is none or it is wrong.
+    """
     environment = os.environ if environment is None else environment
     if not kubeconfig and not master:
         note = (
@@ -62,22 +66,24 @@ def find_access(
         )
         return _find_in_cluster(note, environment, service_account)
     if not kubeconfig:
-        return Found(Access(server=normalise_server(master, Tls())))
+        return FoundAccess(Access(server=normalise_server(master, Tls())))
     config = read_kubeconfig(split_paths(kubeconfig))
     if not config.is_empty or master:
-        return Found(access_from(config, master))
+        return FoundAccess(access_from(config, master))
     if not _is_in_cluster(environment, service_account):
         raise ConfigError(NO_CONFIGURATION)
     note = f"{kubeconfig} configures nothing, falling back to in-cluster config"
     return _find_in_cluster(note, environment, service_account)
 
 
-def _find_in_cluster(note: str, environment: Mapping[str, str], service_account: Path) -> Found:
+def _find_in_cluster(
+    note: str, environment: Mapping[str, str], service_account: Path
+) -> FoundAccess:
     access = in_cluster_access(environment, service_account)
     if access.tls.has_ca:
-        return Found(access, (note,))
+        return FoundAccess(access, (note,))
     missing = f"{service_account / 'ca.crt'} is missing, trusting the system's authorities instead"
-    return Found(access, (note, missing))
+    return FoundAccess(access, (note, missing))
 
 
 def _is_in_cluster(environment: Mapping[str, str], service_account: Path) -> bool:
@@ -86,7 +92,7 @@ def _is_in_cluster(environment: Mapping[str, str], service_account: Path) -> boo
 
 
 def in_cluster_access(environment: Mapping[str, str], service_account: Path) -> Access:
-    """The access of the pod's service account."""
+    """Return the access of the pod's service account. Raises `ConfigError` outside a pod."""
     host = environment.get("KUBERNETES_SERVICE_HOST", "")
     port = environment.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
@@ -104,35 +110,29 @@ def in_cluster_access(environment: Mapping[str, str], service_account: Path) -> 
 
 
 def read_token(path: str) -> str:
-    """The token in a file; an unreadable or empty file is an error that names it."""
+    """Return the token in a file. Raises `ConfigError` if it is unreadable or empty."""
     try:
         token = Path(path).read_text(encoding="utf-8").strip()
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ConfigError(f"open {path}: {reason}") from error
+        raise ConfigError(f"open {path}: {format_os_error(error)}") from error
     if not token:
         raise ConfigError(f'failed to read token file "{path}": read empty token')
     return token
 
 
 class Credentials:
-    """Logins for one access."""
+    """Makes logins for one access."""
 
     def __init__(
         self,
         access: Access,
         *,
-        observer: Observer | None = None,
+        observer: Observer,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.access = access
         self._plugin = (
-            ExecPlugin(
-                access.plugin,
-                access,
-                observer=observer or SilentObserver(),
-                environment=environment,
-            )
+            ExecPlugin(access.plugin, access, observer=observer, environment=environment)
             if access.plugin
             else None
         )
@@ -140,24 +140,24 @@ class Credentials:
         self._context: tuple[object, ssl.SSLContext] | None = None
 
     def check(self) -> None:
-        """Fail now, with the reason, where certificates or token cannot be used at all."""
+        """Raise `ConfigError` now if certificates or token cannot be used at all."""
         if self.access.token_file:
             read_token(self.access.token_file)
         if self.access.server.startswith("https:"):
             self._tls_context(None)
 
     async def login(self) -> Login:
-        """Headers and TLS context for the next request."""
+        """Return headers and TLS context for the next request."""
         credential = await self._plugin.credential() if self._plugin else None
         headers = (*self._authorization(credential), *self.access.impersonation)
         if not self.access.server.startswith("https:"):
             return Login(headers, None, credential)
         return Login(headers, self._tls_context(credential), credential)
 
-    def refuse(self, login: Login) -> None:
-        """The server answered 401 to this login."""
+    def discard(self, login: Login) -> None:
+        """Do not use the plugin's credential of this login again: the server answered 401."""
         if self._plugin is not None and login.credential is not None:
-            self._plugin.refuse(login.credential)
+            self._plugin.discard(login.credential)
 
     def _authorization(self, credential: Credential | None) -> tuple[tuple[str, str], ...]:
         access = self.access
@@ -170,7 +170,10 @@ class Credentials:
         return ()
 
     def _current_token(self) -> str:
-        """The file's token; while it cannot be read, the last one, which may still be good."""
+        """Return the file's token, or the last one while the file cannot be read.
+
+        A token stays valid for a while after its file was rotated away.
+        """
         if not self.access.token_file:
             return self._token
         try:
@@ -181,10 +184,10 @@ class Credentials:
         return self._token
 
     def _tls_context(self, credential: Credential | None) -> ssl.SSLContext:
-        """The context for the files as they are now; the same object while nothing changed.
+        """Return the context for the files as they are now.
 
-        Connections are pooled per context: a new one makes new connections, the old ones end with
-        their last request.
+        It is the same object while nothing changed, because connections are pooled per context:
+        with a new one new connections are made, and old ones end with their last request.
         """
         tls = self.access.tls
         if credential is not None and credential.client_certificate_data:
@@ -193,13 +196,16 @@ class Credentials:
                 cert_data=credential.client_certificate_data.encode(),
                 key_data=credential.client_key_data.encode(),
             )
-        fingerprint = (tls, tuple(map(_stamp, tls.files)))
+        fingerprint = (tls, tuple(map(_file_version, tls.files)))
         if self._context is None or self._context[0] != fingerprint:
             self._context = fingerprint, self._rebuild(tls)
         return self._context[1]
 
     def _rebuild(self, tls: Tls) -> ssl.SSLContext:
-        """A half-rotated pair of files must not end a working proxy: keep the last context."""
+        """Build a context, or keep the last one while the files cannot be used.
+
+        A rotation replaces certificate and key one after the other, and a request may come between.
+        """
         try:
             return build_context(tls)
         except ConfigError:
@@ -208,8 +214,8 @@ class Credentials:
             return self._context[1]
 
 
-def _stamp(path: str) -> tuple[int, int, int]:
-    """Changes when the file is rewritten or replaced."""
+def _file_version(path: str) -> tuple[int, int, int]:
+    """Return a value that changes when the file is rewritten or replaced."""
     try:
         found = Path(path).stat()
     except OSError:

@@ -1,7 +1,7 @@
 """Credential plugins: a program of the operator's that prints a token or a certificate.
 
-A credential is kept until it expires or the server refuses it. The program gets no terminal, and
-it must answer in time: a hanging plugin is an error, not a hanging proxy.
+A credential is kept until it expires or the server refuses it. The program gets no terminal and
+must end in time, so that a plugin that hangs is an error and does not hang the proxy.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import msgspec
 from kubeproxy.api.auth.access import Access, ExecSpec
 from kubeproxy.api.observer import Observer
 from kubeproxy.errors import Unavailable
+from kubeproxy.go.text import format_os_error
 
 TIMEOUT_SECONDS = 60.0
 
 
 class Credential(msgspec.Struct, frozen=True, rename="camel"):
-    """What a plugin printed: a token, a certificate with its key, or both."""
+    """A token, a certificate with its key, or both, as a plugin printed them."""
 
     token: str = ""
     client_certificate_data: str = ""
@@ -32,14 +33,16 @@ class Credential(msgspec.Struct, frozen=True, rename="camel"):
         return self.expiration_timestamp is None or now < self.expiration_timestamp
 
 
-class _Answer(msgspec.Struct, frozen=True, rename="camel"):
+class _ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
+    """The object that a plugin prints."""
+
     kind: str = ""
     api_version: str = ""
     status: Credential | None = None
 
 
 def exec_info(spec: ExecSpec, access: Access) -> bytes:
-    """The text of $KUBERNETES_EXEC_INFO: what we want, and of which cluster."""
+    """Return the text of $KUBERNETES_EXEC_INFO: the wanted version, and the cluster if asked."""
     inner: dict[str, object] = {"interactive": False}
     if spec.provides_cluster_info:
         inner["cluster"] = _cluster_info(spec, access)
@@ -62,17 +65,17 @@ def _cluster_info(spec: ExecSpec, access: Access) -> dict[str, object]:
 
 
 def decode_credential(output: bytes, spec: ExecSpec) -> Credential:
-    """What the plugin printed, checked. Raises `Unavailable` with the plugin's name."""
+    """Decode and check what the plugin printed. Raises `Unavailable` with the plugin's name."""
     try:
-        answer = msgspec.json.decode(output, type=_Answer)
+        printed = msgspec.json.decode(output, type=_ExecCredential)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _failure(spec, f"decoding stdout: {error}") from error
-    if answer.kind != "ExecCredential" or answer.api_version != spec.api_version:
-        found = f"{answer.api_version or 'no apiVersion'} {answer.kind or 'no kind'}"
+    if printed.kind != "ExecCredential" or printed.api_version != spec.api_version:
+        found = f"{printed.api_version or 'no apiVersion'} {printed.kind or 'no kind'}"
         raise _failure(
             spec, f"it printed {found}, but an ExecCredential of {spec.api_version} is configured"
         )
-    status = answer.status
+    status = printed.status
     if status is None:
         raise _failure(spec, "it didn't return a status field")
     if not (status.token or status.client_certificate_data or status.client_key_data):
@@ -87,7 +90,7 @@ def _failure(spec: ExecSpec, reason: str) -> Unavailable:
 
 
 class ExecPlugin:
-    """Runs the plugin when a credential is needed, and not more often."""
+    """Runs the plugin when a credential is needed and none is held."""
 
     def __init__(
         self,
@@ -106,17 +109,17 @@ class ExecPlugin:
         self._now = now
         self._timeout_seconds = timeout_seconds
         self._held: Credential | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def credential(self) -> Credential:
-        """A credential that is not expired; several callers at once run the plugin once."""
-        async with self._turn:
+        """Return a credential that is not expired. Several callers at once run the plugin once."""
+        async with self._lock:
             if self._held is None or not self._held.is_valid(self._now()):
                 self._held = decode_credential(await self._run(), self._spec)
             return self._held
 
-    def refuse(self, used: Credential) -> None:
-        """The server did not accept it: the next caller gets a new one."""
+    def discard(self, used: Credential) -> None:
+        """Do not return this credential again, because the server refused it."""
         if self._held is used:
             self._held = None
 
@@ -124,7 +127,7 @@ class ExecPlugin:
         process = await self._start()
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                output, complaints = await process.communicate()
+                output, errors = await process.communicate()
         except TimeoutError:
             self._observer.plugin_called(code=1, status="plugin_execution_error")
             raise _failure(
@@ -134,7 +137,7 @@ class ExecPlugin:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        return self._check(process.returncode or 0, output, complaints)
+        return self._check(process.returncode or 0, output, errors)
 
     async def _start(self) -> asyncio.subprocess.Process:
         environment = {
@@ -154,13 +157,13 @@ class ExecPlugin:
         except OSError as error:
             self._observer.plugin_called(code=1, status="plugin_not_found_error")
             hint = self._spec.install_hint or "install it, or give its full path in the kubeconfig"
-            reason = (error.strerror or str(error)).lower()
+            reason = format_os_error(error)
             raise _failure(self._spec, f"cannot be started: {reason}; {hint}") from error
 
-    def _check(self, code: int, output: bytes, complaints: bytes) -> bytes:
+    def _check(self, code: int, output: bytes, errors: bytes) -> bytes:
         if code == 0:
             self._observer.plugin_called(code=0, status="no_error")
             return output
         self._observer.plugin_called(code=code, status="plugin_execution_error")
-        said = complaints.decode(errors="replace").strip()
-        raise _failure(self._spec, f"failed with exit code {code}{f': {said}' if said else ''}")
+        text = errors.decode(errors="replace").strip()
+        raise _failure(self._spec, f"failed with exit code {code}{f': {text}' if text else ''}")

@@ -1,8 +1,8 @@
-"""kubeconfig files: reading, merging, choosing the context, and saying what is wrong.
+"""kubeconfig files: reading, merging, choosing the context, and reporting what is wrong.
 
-Promises the rules of Kubernetes' own clients: of several files the first that names a thing wins,
-relative paths count from the file they stand in, inline data beats a file, and every problem of the
-chosen context is reported at once. Whether certificates and tokens are any good is found out in
+Promises the rules of Kubernetes' own clients: of several files the first that names an entry wins,
+relative paths are relative to their own file, inline data wins over a file, and all problems of the
+chosen context are reported at once. Whether certificates and tokens can be used is left to
 `credentials`.
 """
 
@@ -27,6 +27,7 @@ from kubeproxy.api.auth.kubeconfig_types import (
     User,
 )
 from kubeproxy.errors import ConfigError
+from kubeproxy.go.text import format_os_error
 
 NO_CONFIGURATION = (
     "invalid configuration: no configuration has been provided, "
@@ -36,7 +37,7 @@ _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 
 
 class Kubeconfig(msgspec.Struct, frozen=True):
-    """One or more files, merged; all paths are absolute."""
+    """One or more files, merged, with absolute paths."""
 
     clusters: Mapping[str, Cluster] = {}
     users: Mapping[str, User] = {}
@@ -49,7 +50,7 @@ class Kubeconfig(msgspec.Struct, frozen=True):
 
 
 def read_kubeconfig(paths: Sequence[str]) -> Kubeconfig:
-    """Read and merge the files; a missing one is an error."""
+    """Read and merge the files. Raises `ConfigError` if one is missing or unreadable."""
     return merge(_resolve_paths(_read_file(path), Path(path).absolute().parent) for path in paths)
 
 
@@ -59,7 +60,7 @@ def _read_file(path: str) -> File:
     except FileNotFoundError as error:
         raise ConfigError(f"stat {path}: no such file or directory") from error
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = format_os_error(error)
         raise ConfigError(f'error loading config file "{path}": open {path}: {reason}') from error
     try:
         return parse_kubeconfig(text)
@@ -68,7 +69,7 @@ def _read_file(path: str) -> File:
 
 
 def parse_kubeconfig(text: bytes) -> File:
-    """The declared part of one file; unknown fields are passed over. Raises ValueError."""
+    """Return the declared part of one file. Raises ValueError if it is no kubeconfig."""
     import yaml
 
     try:
@@ -112,7 +113,7 @@ def _user_paths(user: User, absolute: Callable[[str], str]) -> User:
 
 
 def merge(files: Iterable[File]) -> Kubeconfig:
-    """One configuration out of several; the first that names a thing wins."""
+    """Merge several files into one configuration. The first that names an entry wins."""
     clusters: dict[str, Cluster] = {}
     users: dict[str, User] = {}
     contexts: dict[str, Context] = {}
@@ -129,7 +130,10 @@ def merge(files: Iterable[File]) -> Kubeconfig:
 
 
 def access_from(config: Kubeconfig, master: str = "") -> Access:
-    """The access the current context describes; `master` replaces the server."""
+    """Return the access that the current context describes, with `master` as server if given.
+
+    Raises `ConfigError` with all problems.
+    """
     problems, context = _choose_context(config)
     cluster = config.clusters.get(context.cluster, Cluster())
     user = config.users.get(context.user, User())
@@ -214,9 +218,9 @@ def _impersonation(user: User) -> tuple[tuple[str, str], ...]:
 
 
 def split_paths(kubeconfig: str) -> tuple[str, ...]:
-    """The files a `--kubeconfig` value names: one, or several as in $KUBECONFIG.
+    """Return the files that a `--kubeconfig` value names: one, or several as in $KUBECONFIG.
 
-    A file whose own name has a colon stays one file.
+    The name of an existing file is not split, even if it has a colon.
     """
     if os.pathsep not in kubeconfig or Path(kubeconfig).exists():
         return (kubeconfig,)

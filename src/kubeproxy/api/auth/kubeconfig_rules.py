@@ -1,7 +1,8 @@
-"""What can be wrong with the cluster and the user a kubeconfig chooses.
+"""Checks of the cluster and the user that a kubeconfig chooses.
 
-Each check answers with a list of sentences, in the words of Kubernetes' own clients where they have
-words for it, so that all problems are seen at once. Files are opened only to see that they can be.
+Each check returns a list of problems, so that all of them are reported at once. Their texts are
+those of Kubernetes' own clients where these have one. Files are opened only to see whether they
+can be.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import binascii
 from pathlib import Path
 
 from kubeproxy.api.auth.kubeconfig_types import Cluster, User
+from kubeproxy.go.text import format_os_error
 
 _EXEC_VERSIONS = (
     "client.authentication.k8s.io/v1",
@@ -20,7 +22,7 @@ _PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 
 
 def check_cluster(name: str, cluster: Cluster) -> list[str]:
-    """Everything wrong with a cluster entry, in the words of Kubernetes' own clients."""
+    """Return the problems of a cluster entry."""
     problems = []
     if not cluster.server:
         problems.append(
@@ -55,7 +57,7 @@ def _check_proxy(name: str, url: str) -> list[str]:
 
 
 def check_user(name: str, user: User) -> list[str]:
-    """Everything wrong with a user entry, in the words of Kubernetes' own clients."""
+    """Return the problems of a user entry."""
     methods = []
     if user.token:
         methods.append("token")
@@ -141,7 +143,7 @@ def _unreadable(field: str, path: str, name: str) -> list[str]:
         with Path(path).open("rb"):
             return []
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = format_os_error(error)
         return [f"unable to read {field} {path} for {name} due to open {path}: {reason}"]
 
 

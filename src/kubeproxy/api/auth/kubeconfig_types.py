@@ -1,7 +1,7 @@
-"""The declared part of a kubeconfig file: what is read, with the file's own spelling.
+"""The fields of a kubeconfig file that are read, in the file's own spelling.
 
-Unknown fields are passed over. Everything may be missing; what must be there is told by
-`kubeconfig_rules`.
+Unknown fields are passed over. Every field may be missing; `kubeconfig_rules` checks which must
+not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which HTTP proxy, if any, stands between us and the API server; pure.
+"""Which HTTP proxy to use for the API server, if any. Pure.
 
-The kubeconfig's `proxy-url` decides; without one the usual environment variables do, by the rules
+The kubeconfig's `proxy-url` decides. Without one the usual environment variables do, by the rules
 of Kubernetes' own clients: `NO_PROXY` may hold names, domains, addresses and networks.
 """
 
@@ -11,10 +11,14 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from kubeproxy.errors import ConfigError
+from kubeproxy.go.hostport import split_host_port
 
 
 def choose_proxy(server: str, proxy_url: str, environment: Mapping[str, str]) -> str:
-    """The URL of the proxy to use for `server`, or nothing."""
+    """Return the URL of the proxy to use for `server`, or an empty text.
+
+    Raises `ConfigError` if it is not an HTTP proxy.
+    """
     chosen = proxy_url or _from_environment(server, environment)
     if chosen and "://" not in chosen:
         chosen = f"http://{chosen}"
@@ -36,7 +40,7 @@ def _from_environment(server: str, environment: Mapping[str, str]) -> str:
 
 
 def bypasses(host: str, port: int, rules: str) -> bool:
-    """Does a NO_PROXY list name this host? Loopback never goes through a proxy."""
+    """Does a NO_PROXY list name this host? Loopback is never reached through a proxy."""
     address = _address(host)
     if host == "localhost" or (address is not None and address.is_loopback):
         return True
@@ -64,12 +68,14 @@ def _matches(rule: str, host: str, port: int) -> bool:
 
 
 def _split_port(rule: str) -> tuple[str, int | None]:
+    """Split a rule into a name or address and a port, None if it names no port."""
     if _address(rule.strip("[]")) is not None:
         return rule.strip("[]"), None
-    name, colon, port = rule.rpartition(":")
-    if colon and port.isascii() and port.isdigit():
-        return name.strip("[]"), int(port)
-    return rule, None
+    try:
+        name, port = split_host_port(rule)
+    except ValueError:
+        return rule, None
+    return (name, int(port)) if port.isascii() and port.isdigit() else (rule, None)
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

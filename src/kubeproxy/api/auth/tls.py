@@ -1,6 +1,6 @@
-"""TLS contexts: which certificate authorities are trusted, and which certificate we show.
+"""TLS contexts: which certificate authorities are trusted, and which certificate is shown.
 
-Inline keys never touch a disk: OpenSSL reads them from an anonymous file in memory.
+Inline keys are never written to a disk: OpenSSL reads them from an anonymous file in memory.
 """
 
 from __future__ import annotations
@@ -12,24 +12,25 @@ from contextlib import contextmanager
 
 from kubeproxy.api.auth.access import Tls
 from kubeproxy.errors import ConfigError
+from kubeproxy.go.text import format_os_error
 
 
 def build_context(tls: Tls) -> ssl.SSLContext:
-    """A client context for these settings; raises `ConfigError` naming the bad piece."""
-    context = _trusting(tls)
-    # Go's client does not insist on RFC 5280's fine print (key identifiers), and certificate
-    # authorities made by hand often lack them.
+    """Return a client context for these settings. Raises `ConfigError` that names what is bad."""
+    context = _verifying_context(tls)
+    # Go's client does not require the key identifiers of RFC 5280, and certificate authorities
+    # made by hand often lack them.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.set_alpn_protocols(["http/1.1"])
     if tls.is_insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if tls.has_cert:
-        _show_certificate(context, tls)
+        _load_client_certificate(context, tls)
     return context
 
 
-def _trusting(tls: Tls) -> ssl.SSLContext:
+def _verifying_context(tls: Tls) -> ssl.SSLContext:
     if not tls.has_ca:
         return ssl.create_default_context()
     name = "certificate-authority-data" if tls.ca_data else tls.ca_file
@@ -44,7 +45,7 @@ def _trusting(tls: Tls) -> ssl.SSLContext:
         ) from error
 
 
-def _show_certificate(context: ssl.SSLContext, tls: Tls) -> None:
+def _load_client_certificate(context: ssl.SSLContext, tls: Tls) -> None:
     with (
         _as_file(tls.cert_data, tls.cert_file) as certificate,
         _as_file(tls.key_data, tls.key_file) as key,
@@ -61,12 +62,13 @@ def _show_certificate(context: ssl.SSLContext, tls: Tls) -> None:
 
 
 def _no_password() -> str:
-    """Without this OpenSSL would ask on the terminal and wait."""
+    """Raise ValueError. Without a callback OpenSSL would ask on the terminal and wait."""
     raise ValueError("the key is encrypted; give it without a pass phrase")
 
 
 @contextmanager
 def _as_file(data: bytes, path: str) -> Iterator[str]:
+    """Yield the path of a file with this data, or `path` if there is no data."""
     if not data:
         yield path
         return
@@ -82,5 +84,5 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).replace("_", " ").lower()
     if isinstance(error, OSError):
-        return (error.strerror or str(error)).lower()
+        return format_os_error(error)
     return str(error)

@@ -1,11 +1,10 @@
-"""Connection tracking over ctnetlink: find UDP flows, forget some of them.
+"""Connection tracking over ctnetlink: find UDP flows and delete some of them.
 
 Why: after endpoints change, established UDP flows keep going where they went (`plan.conntrack`
 decides which are wrong). Promises: an entry is deleted by its own tuple and id, without listing
-twice, and a new flow between the same ends has another id; the event loop is given a turn after
-every datagram, so a table of a million entries does not stall it; entries are looked at as they
-arrive, not collected.
-Leaves to others: which flows are stale.
+twice, and a new flow between the same ends has another id. The event loop is given a turn after
+every datagram, so a table of a million entries does not stall it, and entries are examined as they
+arrive, not collected. Leaves to others: which flows are stale.
 """
 
 from __future__ import annotations
@@ -13,18 +12,13 @@ from __future__ import annotations
 import asyncio
 import errno as errnos
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.conntrack.wire import (
-    DELETE,
-    GET,
-    Flow,
-    delete_request,
-    list_request,
-    parse_listing,
-)
+from kubeproxy.kernel.conntrack import wire
+from kubeproxy.kernel.conntrack.wire import Flow
 from kubeproxy.kernel.netlink import codec
 from kubeproxy.kernel.netlink.socket import NETLINK_NETFILTER, NetlinkSocket, kernel_error
 
@@ -33,15 +27,15 @@ _DELETES_PER_DATAGRAM = 64
 _TRANSIENT = frozenset({errnos.EINTR, errnos.EAGAIN})
 
 FILTER_LIMIT = 8
-"""Up to this many destinations are asked for one by one: each question walks the kernel's table,
+"""Up to this many destinations are asked for one by one: each request walks the kernel's table,
 but only what matches is copied out and parsed."""
 
-IsStale = Callable[[bytes, bytes], bool]
+IsStale: TypeAlias = Callable[[bytes, bytes], bool]
 """(original destination, reply source), each as packed address and port."""
 
 
 class Cleaned(Struct, frozen=True):
-    """How many entries were deleted, and in words what did not go as it should."""
+    """The number of deleted entries, and what went wrong, in words."""
 
     deleted: int
     problems: tuple[str, ...] = ()
@@ -50,14 +44,14 @@ class Cleaned(Struct, frozen=True):
 async def clean_udp(
     family: Family, is_stale: IsStale, destinations: Collection[bytes] = ()
 ) -> Cleaned:
-    """Delete the UDP flows of a family that `is_stale` says are.
+    """Delete the UDP flows of a family for which `is_stale` is true.
 
     `destinations` (packed address and port, or a port alone) are the only ones that can be stale;
     none given means any. The table is that of the current network namespace. Raises KernelError
     if it cannot be listed.
     """
-    with ConntrackTable(family) as table:
-        stale, problems = await _find(table, is_stale, destinations)
+    with Conntrack(family) as table:
+        stale, problems = await table.find(is_stale, destinations)
         deleted = 0
         for start in range(0, len(stale), _DELETES_PER_DATAGRAM):
             chunk = stale[start : start + _DELETES_PER_DATAGRAM]
@@ -68,57 +62,62 @@ async def clean_udp(
     return Cleaned(deleted, tuple(dict.fromkeys(problems)))
 
 
-async def _find(
-    table: ConntrackTable, is_stale: IsStale, destinations: Collection[bytes]
-) -> tuple[list[Flow], list[str]]:
-    """What is stale, each flow once, and what went wrong.
+class Conntrack(NetlinkSocket):
+    """The conntrack table of one family, in the current network namespace.
 
-    A listing that the kernel interrupts is made again; what it found is true nevertheless.
+    A socket itself, where the other tables have one: a listing is taken datagram by datagram,
+    and `NetlinkSocket.dump` would collect all of it.
     """
-    found: dict[bytes, Flow] = {}
-    problems: list[str] = []
-    for destination in destinations if 0 < len(destinations) <= FILTER_LIMIT else (b"",):
-        for _ in range(_ATTEMPTS):
-            for flows in table.listing(destination):
-                found |= {f.key: f for f in flows if is_stale(f.destination, f.reply_source)}
-                await asyncio.sleep(0)
-            if not table.is_interrupted:
-                break
-        else:
-            problems.append("conntrack table kept changing while it was listed: partial list used")
-    return list(found.values()), problems
-
-
-class ConntrackTable(NetlinkSocket):
-    """The conntrack table of one family, in the current network namespace."""
 
     def __init__(self, family: Family) -> None:
         super().__init__(NETLINK_NETFILTER)
         self._family = family
         self.is_interrupted = False
-        """Was the table rebuilt by the kernel during the last listing?"""
+        """Did the kernel rebuild the table during the last listing?"""
 
-    def __enter__(self) -> ConntrackTable:
+    def __enter__(self) -> Conntrack:
         return self
+
+    async def find(
+        self, is_stale: IsStale, destinations: Collection[bytes] = ()
+    ) -> tuple[list[Flow], list[str]]:
+        """The stale flows, each once, and what went wrong.
+
+        A listing that the kernel interrupts is repeated; the flows that it found count as well.
+        """
+        found: dict[bytes, Flow] = {}
+        problems: list[str] = []
+        for destination in destinations if 0 < len(destinations) <= FILTER_LIMIT else (b"",):
+            for _ in range(_ATTEMPTS):
+                for flows in self.listing(destination):
+                    found |= {f.key: f for f in flows if is_stale(f.destination, f.reply_source)}
+                    await asyncio.sleep(0)
+                if not self.is_interrupted:
+                    break
+            else:
+                problems.append(
+                    "conntrack table kept changing while it was listed: partial list used"
+                )
+        return list(found.values()), problems
 
     def listing(self, destination: bytes = b"") -> Iterator[list[Flow]]:
         """UDP flows, a datagram at a time: those to one destination, to one port, or all."""
         self.is_interrupted = False
         flags = codec.NLM_F_REQUEST | codec.NLM_F_DUMP
-        body = list_request(self._family, destination)
-        self._send(codec.message(GET, flags, self.reserve(1), body))
+        body = wire.format_listing(self._family, destination)
+        self._send(codec.message(wire.IPCTNL_MSG_CT_GET, flags, self.reserve(1), body))
         errno = None
         while errno is None:
-            listed = parse_listing(self._receive("list conntrack entries"), self._family)
-            errno = listed.errno
-            self.is_interrupted |= listed.is_interrupted or errno == errnos.EINTR
-            yield listed.flows
+            part = wire.parse_listing(self._receive("list conntrack entries"), self._family)
+            errno = part.errno
+            self.is_interrupted |= part.is_interrupted or errno == errnos.EINTR
+            yield part.flows
         if errno not in (0, errnos.EINTR):
             raise kernel_error(errno, "list conntrack entries")
 
     def delete(self, flows: Sequence[Flow]) -> list[str]:
-        """Delete these flows; the refusals in words. A flow that has gone already is no refusal."""
-        bodies = [delete_request(self._family, flow) for flow in flows]
+        """Delete these flows. Return the refusals in words; a flow that has gone is none."""
+        bodies = [wire.format_delete(self._family, flow) for flow in flows]
         refusals: list[codec.Failure] = []
         for attempt in range(_ATTEMPTS):
             failures = self._delete_once(bodies)
@@ -135,7 +134,7 @@ class ConntrackTable(NetlinkSocket):
         first = self.reserve(len(bodies))
         failures = self.transact(
             b"".join(
-                codec.message(DELETE, codec.NLM_F_REQUEST, seq, body)
+                codec.message(wire.IPCTNL_MSG_CT_DELETE, codec.NLM_F_REQUEST, seq, body)
                 for seq, body in enumerate(bodies, first)
             )
         )

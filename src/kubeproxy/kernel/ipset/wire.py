@@ -1,71 +1,76 @@
 """ipset messages: sets and their entries as bytes, both directions. Pure.
 
 Why: one process per entry is what makes ipset slow elsewhere; one message takes hundreds.
-Promise: entries are compared as values, not as text, so `10.0.0.1` and `10.0.0.1/32` are the
-same; what is formatted here the kernel accepts. Leaves to others: sending (`kernel.ipset`).
+Promise: the kernel accepts what is formatted here, and entries are compared as values, not as text,
+so `10.0.0.1` and `10.0.0.1/32` are the same. Leaves to others: sending (`table`).
+
+Constants have the names of linux/netfilter/ipset/ip_set.h.
 """
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
 
+from kubeproxy.facts.address import family_of, pack_address, unpack_address
+from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.netlink import codec
 from kubeproxy.kernel.netlink.codec import NLA_F_NET_BYTEORDER as _BE
 
 PROTOCOL_VERSION = 6
 """Every kernel since 2.6.39 speaks it; nothing newer is needed here."""
 
-CMD_PROTOCOL = 1
-CMD_CREATE = 2
-CMD_DESTROY = 3
-CMD_LIST = 7
-CMD_ADD = 9
-CMD_DEL = 10
-CMD_TYPE = 13
+IPSET_CMD_PROTOCOL = 1
+IPSET_CMD_CREATE = 2
+IPSET_CMD_DESTROY = 3
+IPSET_CMD_LIST = 7
+IPSET_CMD_ADD = 9
+IPSET_CMD_DEL = 10
+IPSET_CMD_TYPE = 13
 
 MAX_ELEMENTS = 65536
 HASH_SIZE = 1024
 _LAST_PORT = 65535
 
-_SUBSYSTEM = 6
-_ATTR_PROTOCOL = 1
-_ATTR_SETNAME = 2
-_ATTR_TYPENAME = 3
-_ATTR_REVISION = 4
-_ATTR_FAMILY = 5
-_ATTR_DATA = 7
-_ATTR_ADT = 8
-_ATTR_LINENO = 9
+_NFNL_SUBSYS_IPSET = 6
+_AF_UNSPEC = 0
 
-_DATA_IP = 1
-_DATA_PORT = 4
-_DATA_PORT_TO = 5
-_DATA_PROTO = 7
-_DATA_HASHSIZE = 18
-_DATA_MAXELEM = 19
-_DATA_IP2 = 20
-_DATA_CIDR2 = 21
+_IPSET_ATTR_PROTOCOL = 1
+_IPSET_ATTR_SETNAME = 2
+_IPSET_ATTR_TYPENAME = 3
+_IPSET_ATTR_REVISION = 4
+_IPSET_ATTR_FAMILY = 5
+_IPSET_ATTR_DATA = 7
+_IPSET_ATTR_ADT = 8
+_IPSET_ATTR_LINENO = 9
 
-_IPV4 = 1
-_IPV6 = 2
+# Inside IPSET_ATTR_DATA: of a set, and of an entry.
+_IPSET_ATTR_IP = 1
+_IPSET_ATTR_PORT = 4
+_IPSET_ATTR_PORT_TO = 5
+_IPSET_ATTR_PROTO = 7
+_IPSET_ATTR_HASHSIZE = 18
+_IPSET_ATTR_MAXELEM = 19
+_IPSET_ATTR_IP2 = 20
+_IPSET_ATTR_CIDR2 = 21
+
+_IPSET_ATTR_IPADDR = {Family.IPV4: 1, Family.IPV6: 2}
 
 _PRIVATE_ERRORS = {
-    4097: "protocol error",
-    4098: "the kernel does not support this set type",
-    4099: "the limit on the number of sets is reached",
-    4100: "the set is in use by a rule",
-    4101: "the new name is taken",
-    4102: "the set types do not match",
-    4103: "the element is already, or not, in the set",
-    4104: "invalid prefix length",
-    4106: "address family not supported by the set",
-    4109: "wrong or missing address",
-    4352: f"the set is full ({MAX_ELEMENTS} entries)",
+    4097: "protocol error",  # IPSET_ERR_PROTOCOL
+    4098: "the kernel does not support this set type",  # IPSET_ERR_FIND_TYPE
+    4099: "the limit on the number of sets is reached",  # IPSET_ERR_MAX_SETS
+    4100: "the set is in use by a rule",  # IPSET_ERR_BUSY
+    4101: "the new name is taken",  # IPSET_ERR_EXIST_SETNAME2
+    4102: "the set types do not match",  # IPSET_ERR_TYPE_MISMATCH
+    4103: "the element is already, or not, in the set",  # IPSET_ERR_EXIST
+    4104: "invalid prefix length",  # IPSET_ERR_INVALID_CIDR
+    4106: "address family not supported by the set",  # IPSET_ERR_INVALID_FAMILY
+    4109: "wrong or missing address",  # IPSET_ERR_IPADDR_IPV4
+    4352: f"the set is full ({MAX_ELEMENTS} entries)",  # IPSET_ERR_HASH_FULL
 }
 """Numbers above 4096 are ipset's own; those a user may meet, in words."""
 
@@ -81,14 +86,14 @@ class SetType(StrEnum):
 
 
 class SetHead(msgspec.Struct, frozen=True, gc=False):
-    """What a set is; a bitmap of ports has no address family."""
+    """What kind of set a set is; a bitmap of ports has no address family."""
 
     type: SetType | str
     is_ipv6: bool = False
 
 
 class Entry(NamedTuple):
-    """One element of a set; unused fields keep their defaults.
+    """One element of a set; fields that its type of set does not have keep their defaults.
 
     `prefix_length` belongs to `second` in an ip,port,net set and is never left out: a host has
     32 or 128.
@@ -101,7 +106,15 @@ class Entry(NamedTuple):
     prefix_length: int = 0
 
 
-class Listed(msgspec.Struct, frozen=True):
+class EntryChange(NamedTuple):
+    """One entry to add, or else to delete."""
+
+    set_name: str
+    entry: Entry
+    is_add: bool
+
+
+class ListedSet(msgspec.Struct, frozen=True):
     """A set as the kernel holds it."""
 
     head: SetHead
@@ -109,139 +122,137 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 def message_type(command: int) -> int:
-    return (_SUBSYSTEM << 8) | command
+    return (_NFNL_SUBSYS_IPSET << 8) | command
 
 
 def error_text(errno: int) -> str:
-    """ipset's own errors in words; empty for ordinary ones."""
+    """One of ipset's own errors in words; empty for an ordinary error number."""
     return _PRIVATE_ERRORS.get(errno, "")
 
 
 def _start(name: str | None = None) -> bytes:
-    head = codec.nfgen(socket.AF_INET) + codec.attr_u8(_ATTR_PROTOCOL, PROTOCOL_VERSION)
-    return head + codec.attr_str(_ATTR_SETNAME, name) if name is not None else head
+    head = codec.nfgen(Family.IPV4.af) + codec.attr_u8(_IPSET_ATTR_PROTOCOL, PROTOCOL_VERSION)
+    return head + codec.attr_str(_IPSET_ATTR_SETNAME, name) if name is not None else head
 
 
 def format_protocol() -> bytes:
+    """Body of IPSET_CMD_PROTOCOL."""
     return _start()
 
 
 def format_name(name: str) -> bytes:
-    """Body of a message that needs nothing but the set's name: LIST, DESTROY."""
+    """Body of a message that needs the set's name alone: IPSET_CMD_LIST, IPSET_CMD_DESTROY."""
     return _start(name)
 
 
-def _set_family(head: SetHead) -> int:
+def _set_af(head: SetHead) -> int:
     if head.type == SetType.PORT:
-        return socket.AF_UNSPEC
-    return socket.AF_INET6 if head.is_ipv6 else socket.AF_INET
+        return _AF_UNSPEC
+    return Family.IPV6.af if head.is_ipv6 else Family.IPV4.af
 
 
 def format_type_request(head: SetHead) -> bytes:
-    """Body that asks which revisions of a set type the kernel has (and makes it load one)."""
+    """Body of IPSET_CMD_TYPE: which revisions of a set type the kernel has (it loads one)."""
     return (
         _start()
-        + codec.attr_str(_ATTR_TYPENAME, head.type)
-        + codec.attr_u8(_ATTR_FAMILY, _set_family(head))
+        + codec.attr_str(_IPSET_ATTR_TYPENAME, head.type)
+        + codec.attr_u8(_IPSET_ATTR_FAMILY, _set_af(head))
     )
 
 
 def parse_revision(body: bytes) -> int:
     """The newest revision the kernel has."""
-    return codec.parse_attrs(body, 4)[_ATTR_REVISION][0]
+    return codec.parse_attrs(body, 4)[_IPSET_ATTR_REVISION][0]
 
 
 def format_create(name: str, head: SetHead, revision: int) -> bytes:
+    """Body of IPSET_CMD_CREATE."""
     if head.type == SetType.PORT:
-        data = codec.attr_be16(_DATA_PORT | _BE, 0) + codec.attr_be16(
-            _DATA_PORT_TO | _BE, _LAST_PORT
+        data = codec.attr_be16(_IPSET_ATTR_PORT | _BE, 0) + codec.attr_be16(
+            _IPSET_ATTR_PORT_TO | _BE, _LAST_PORT
         )
     else:
-        data = codec.attr_be32(_DATA_HASHSIZE | _BE, HASH_SIZE) + codec.attr_be32(
-            _DATA_MAXELEM | _BE, MAX_ELEMENTS
+        data = codec.attr_be32(_IPSET_ATTR_HASHSIZE | _BE, HASH_SIZE) + codec.attr_be32(
+            _IPSET_ATTR_MAXELEM | _BE, MAX_ELEMENTS
         )
     return (
         _start(name)
-        + codec.attr_str(_ATTR_TYPENAME, head.type)
-        + codec.attr_u8(_ATTR_REVISION, revision)
-        + codec.attr_u8(_ATTR_FAMILY, _set_family(head))
-        + codec.attr_nested(_ATTR_DATA, data)
+        + codec.attr_str(_IPSET_ATTR_TYPENAME, head.type)
+        + codec.attr_u8(_IPSET_ATTR_REVISION, revision)
+        + codec.attr_u8(_IPSET_ATTR_FAMILY, _set_af(head))
+        + codec.attr_nested(_IPSET_ATTR_DATA, data)
     )
 
 
 def format_entries(name: str, entries: Iterable[Entry]) -> bytes:
-    """Body of ADD or DEL for many entries of one set.
-
-    The kernel insists on line numbers as soon as there is a list.
-    """
+    """Body of IPSET_CMD_ADD or IPSET_CMD_DEL for many entries of one set."""
+    # As soon as there is a list the kernel insists on line numbers, of the message and of entries.
     members = b"".join(
-        codec.attr_nested(_ATTR_DATA, _format_entry(entry), codec.attr_be32(_ATTR_LINENO | _BE, n))
+        codec.attr_nested(
+            _IPSET_ATTR_DATA, _format_entry(entry), codec.attr_be32(_IPSET_ATTR_LINENO | _BE, n)
+        )
         for n, entry in enumerate(entries, 1)
     )
     return (
         _start(name)
-        + codec.attr_be32(_ATTR_LINENO | _BE, 0)
-        + codec.attr_nested(_ATTR_ADT, members)
+        + codec.attr_be32(_IPSET_ATTR_LINENO | _BE, 0)
+        + codec.attr_nested(_IPSET_ATTR_ADT, members)
     )
 
 
 def _format_entry(entry: Entry) -> bytes:
     parts = []
     if entry.address:
-        parts.append(_format_address(_DATA_IP, entry.address))
+        parts.append(_format_address(_IPSET_ATTR_IP, entry.address))
     if entry.port or not entry.address:
-        parts.append(codec.attr_be16(_DATA_PORT | _BE, entry.port))
+        parts.append(codec.attr_be16(_IPSET_ATTR_PORT | _BE, entry.port))
     if entry.protocol:
-        parts.append(codec.attr_u8(_DATA_PROTO, entry.protocol))
+        parts.append(codec.attr_u8(_IPSET_ATTR_PROTO, entry.protocol))
     if entry.second:
-        parts.append(_format_address(_DATA_IP2, entry.second))
+        parts.append(_format_address(_IPSET_ATTR_IP2, entry.second))
     if entry.prefix_length:
-        parts.append(codec.attr_u8(_DATA_CIDR2, entry.prefix_length))
+        parts.append(codec.attr_u8(_IPSET_ATTR_CIDR2, entry.prefix_length))
     return b"".join(parts)
 
 
 def _format_address(kind: int, address: str) -> bytes:
-    if ":" in address:
-        inner = codec.attr(_IPV6 | _BE, socket.inet_pton(socket.AF_INET6, address))
-    else:
-        inner = codec.attr(_IPV4 | _BE, socket.inet_pton(socket.AF_INET, address))
-    return codec.attr_nested(kind, inner)
+    inner = _IPSET_ATTR_IPADDR[family_of(address)] | _BE
+    return codec.attr_nested(kind, codec.attr(inner, pack_address(address)))
 
 
 def parse_head(body: bytes) -> SetHead | None:
-    """What a set is, from a listing's first message; None in its later ones."""
+    """What kind of set it is, from a listing's first message; None in its later ones."""
     attrs = codec.parse_attrs(body, 4)
-    if _ATTR_TYPENAME not in attrs:
+    if _IPSET_ATTR_TYPENAME not in attrs:
         return None
-    name = codec.text(attrs[_ATTR_TYPENAME])
-    is_ipv6 = attrs.get(_ATTR_FAMILY, b"\0")[0] == socket.AF_INET6
+    name = codec.text(attrs[_IPSET_ATTR_TYPENAME])
+    is_ipv6 = attrs.get(_IPSET_ATTR_FAMILY, b"\0")[0] == Family.IPV6.af
     return SetHead(SetType(name) if name in set(SetType) else name, is_ipv6)
 
 
 def parse_entries(body: bytes, set_type: SetType | str) -> Iterator[Entry]:
-    """The entries in one message of a listing (or in an ADD or DEL)."""
-    adt = codec.parse_attrs(body, 4).get(_ATTR_ADT, b"")
+    """The entries in one message of a listing (or in an IPSET_CMD_ADD or IPSET_CMD_DEL)."""
+    adt = codec.parse_attrs(body, 4).get(_IPSET_ATTR_ADT, b"")
     for kind, data in codec.iter_attrs(adt):
-        if kind == _ATTR_DATA:
+        if kind == _IPSET_ATTR_DATA:
             yield _parse_entry(codec.parse_attrs(data), set_type)
 
 
 def _parse_entry(attrs: dict[int, bytes], set_type: SetType | str) -> Entry:
-    second = _parse_address(attrs.get(_DATA_IP2, b""))
+    second = _parse_address(attrs.get(_IPSET_ATTR_IP2, b""))
     prefix_length = 0
     if set_type == SetType.IP_PORT_NET:
-        host = 128 if ":" in second else 32
-        prefix_length = attrs[_DATA_CIDR2][0] if _DATA_CIDR2 in attrs else host
+        # Without a prefix length it is a host.
+        cidr = attrs.get(_IPSET_ATTR_CIDR2)
+        prefix_length = cidr[0] if cidr else family_of(second).bits
     return Entry(
-        address=_parse_address(attrs.get(_DATA_IP, b"")),
-        protocol=attrs.get(_DATA_PROTO, b"\0")[0],
-        port=codec.be(attrs.get(_DATA_PORT, b"")),
+        address=_parse_address(attrs.get(_IPSET_ATTR_IP, b"")),
+        protocol=attrs.get(_IPSET_ATTR_PROTO, b"\0")[0],
+        port=codec.be(attrs.get(_IPSET_ATTR_PORT, b"")),
         second=second,
         prefix_length=prefix_length,
     )
 
 
 def _parse_address(raw: bytes) -> str:
-    for kind, packed in codec.iter_attrs(raw):
-        return socket.inet_ntop(socket.AF_INET6 if kind == _IPV6 else socket.AF_INET, packed)
-    return ""
+    return next((unpack_address(packed) for _, packed in codec.iter_attrs(raw)), "")

@@ -1,18 +1,18 @@
 """The kernel's load balancer: list virtual servers and real servers, change many at once.
 
-Why: sinks, probe and clean-up speak to IPVS through these few calls. Promise: an absent IPVS is
-told from a refusal; foreign firewall-mark services are never returned. Leaves to others: what
-should exist, and loading the module.
+Why: sinks, check and clean-up speak to IPVS through these few calls. Promise: a kernel without IPVS
+is `Unsupported`, a refusal is a `KernelError`, and firewall-mark services, which are never ours,
+are not returned. Leaves to others: what should exist, and loading the module.
 """
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from typing import Protocol
 
 from kubeproxy.errors import Unsupported
-from kubeproxy.kernel.ipvs import wire as ipvs
+from kubeproxy.facts.address import family_of
+from kubeproxy.kernel.ipvs import wire
 from kubeproxy.kernel.ipvs.wire import Destination, Service, Timeouts
 from kubeproxy.kernel.netlink import bulk
 from kubeproxy.kernel.netlink.bulk import Refusal, Request
@@ -23,7 +23,7 @@ NOT_SUPPORTED = "ipvs not supported by the kernel"
 
 
 class IpvsTable(Protocol):
-    """What the rest of the program asks of IPVS."""
+    """The calls that the sinks make; a fake in tests interprets the same messages."""
 
     def services(self) -> list[Service]: ...
 
@@ -39,7 +39,7 @@ class Ipvs:
 
     def __init__(self) -> None:
         self._socket = NetlinkSocket(NETLINK_GENERIC, timeout_seconds=30)
-        family = find_family(self._socket, ipvs.FAMILY_NAME)
+        family = find_family(self._socket, wire.IPVS_GENL_NAME)
         if family is None:
             self._socket.close()
             raise Unsupported(NOT_SUPPORTED)
@@ -55,39 +55,38 @@ class Ipvs:
         self._socket.close()
 
     def services(self) -> list[Service]:
-        """Every virtual server with an address, whoever made it."""
-        body = ipvs.format_command(ipvs.GET_SERVICE)
+        """Every virtual server that has an address, also those of other software."""
+        body = wire.format_command(wire.IPVS_CMD_GET_SERVICE)
         replies = self._socket.dump(self._family, body, what="list virtual servers")
-        found = (ipvs.parse_service(reply.body) for reply in replies)
+        found = (wire.parse_service(reply.body) for reply in replies)
         return [service for service in found if not service.firewall_mark]
 
     def destinations(self, protocol: int, address: str, port: int) -> list[Destination]:
         """The real servers of one virtual server; none if it does not exist."""
-        key = ipvs.format_key(protocol, address, port)
-        body = ipvs.format_service_key(ipvs.GET_DEST, key)
+        key = wire.format_key(protocol, address, port)
+        body = wire.format_service_key(wire.IPVS_CMD_GET_DEST, key)
         replies = self._socket.dump(self._family, body, what=f"list real servers of {address}")
-        af = socket.AF_INET6 if ":" in address else socket.AF_INET
-        return [ipvs.parse_destination(reply.body, af) for reply in replies]
+        return [wire.parse_destination(reply.body, family_of(address)) for reply in replies]
 
     def send(self, bodies: Sequence[bytes]) -> list[Refusal]:
-        """Carry out prepared messages in order; those that were refused."""
+        """Carry out prepared messages in order. Return those that were refused."""
         return bulk.send_bulk(self._socket, [Request(self._family, 0, body) for body in bodies])
 
     def set_timeouts(self, timeouts: Timeouts) -> None:
-        """Seconds for idle TCP, TCP after FIN, and UDP; 0 keeps what holds."""
-        body = ipvs.format_timeouts(timeouts)
+        """Set the seconds for idle TCP, TCP after FIN, and UDP; 0 keeps the present value."""
+        body = wire.format_timeouts(timeouts)
         self._socket.request(self._family, body, what="set the IPVS timeouts")
 
     def timeouts(self) -> Timeouts:
-        body = ipvs.format_command(ipvs.GET_CONFIG)
+        body = wire.format_command(wire.IPVS_CMD_GET_CONFIG)
         replies = self._socket.request(self._family, body, what="read the IPVS timeouts")
-        return ipvs.parse_timeouts(replies[0].body)
+        return wire.parse_timeouts(replies[0].body)
 
     def create(self, service: Service) -> None:
-        body = ipvs.format_service(ipvs.NEW_SERVICE, service)
+        body = wire.format_service(wire.IPVS_CMD_NEW_SERVICE, service)
         self._socket.request(self._family, body, what=f"create virtual server {service.address}")
 
     def delete(self, service: Service) -> None:
-        key = ipvs.format_key(service.protocol, service.address, service.port)
-        body = ipvs.format_service_key(ipvs.DEL_SERVICE, key)
+        key = wire.format_key(service.protocol, service.address, service.port)
+        body = wire.format_service_key(wire.IPVS_CMD_DEL_SERVICE, key)
         self._socket.request(self._family, body, what=f"delete virtual server {service.address}")

@@ -1,9 +1,9 @@
 """Many independent requests in few system calls.
 
-Why: IPVS, ipset and rtnetlink have no transactions, but their kernel side works through every
-message of a datagram and answers only refusals when no acknowledgement is asked for. Promise:
-requests are carried out in order, each on its own, and every refusal is told by its place.
-Leaves to others: what a refusal means.
+Why: IPVS, ipset and rtnetlink have no transactions, but their kernel side executes every message
+of a datagram and replies only to refused ones when no acknowledgement is requested. Promise:
+requests are executed in order, each on its own, and every refusal is reported with the position of
+its request. Leaves to others: what a refusal means.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Refusal(NamedTuple):
 
 
 def send_bulk(socket: NetlinkSocket, requests: Sequence[Request]) -> list[Refusal]:
-    """Carry out all requests in order; those that were refused."""
+    """Execute all requests in order. Return the refusals."""
     return list(_refusals(socket, requests))
 
 

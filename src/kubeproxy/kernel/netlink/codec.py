@@ -1,13 +1,15 @@
-"""Netlink framing: messages and attributes as bytes, both directions.
+"""Netlink framing: messages and attributes as bytes, both directions. Pure.
 
-Why: every kernel family we speak (nf_tables, IPVS, ipset, conntrack, rtnetlink) uses the same
-envelope, and a table of struct formats is all it takes. Promise: plain functions over bytes, no
-I/O, no clock; what is packed here parses back to the same values. Leaves to others: what a
-message means (the family modules next to this one) and sending it (`socket`).
+Why: every kernel family we use (nf_tables, IPVS, ipset, conntrack, rtnetlink) has the same
+envelope, and a table of struct formats is all it takes. Promise: what is packed here parses back
+to the same values, and no input makes a parser raise. Leaves to others: what a message means (the
+`wire` module of each family) and sending it (`socket`).
 
-Byte order: netlink headers are in host order. Attribute integers are in host order for
-rtnetlink and generic netlink, in network order for netfilter; pick the helper accordingly.
+Byte order: netlink headers are in host order. Attribute integers are in host order for rtnetlink
+and generic netlink, and in network order for netfilter, so there is a helper for each.
 """
+
+from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
@@ -39,7 +41,8 @@ NLMSG_DONE = 3
 NLMSG_OVERRUN = 4
 
 HEADER_LENGTH = 16
-MAX_ATTRIBUTE = 0xFFFF
+ATTR_HEADER_LENGTH = 4
+NFGEN_LENGTH = 4
 
 _ATTR = struct.Struct("=HH")
 _HEADER = struct.Struct("=IHHII")
@@ -63,17 +66,17 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class Failure(msgspec.Struct, frozen=True, gc=False):
-    """What an NLMSG_ERROR says; `errno` 0 is an acknowledgement."""
+    """The contents of an NLMSG_ERROR. `errno` 0 is an acknowledgement."""
 
     errno: int
     seq: int
     text: str = ""
     offset: int = 0
-    """Where in the refused message the offending attribute starts; 0 when not told."""
+    """Where in the refused message the offending attribute starts, or 0."""
 
 
 def align(length: int) -> int:
-    """Netlink pads everything to four bytes."""
+    """Round up to the four bytes to which netlink pads everything."""
     return (length + 3) & ~3
 
 
@@ -93,11 +96,6 @@ def attr_str(kind: int, text: str) -> bytes:
     return attr(kind, text.encode() + b"\0")
 
 
-def attr_flag(kind: int) -> bytes:
-    """An attribute whose presence is its value."""
-    return attr(kind, b"")
-
-
 def _packer(layout: str) -> Callable[[int, int], bytes]:
     value = struct.Struct(layout)
 
@@ -110,8 +108,6 @@ def _packer(layout: str) -> Callable[[int, int], bytes]:
 attr_u8 = _packer("=B")
 attr_u16 = _packer("=H")
 attr_u32 = _packer("=I")
-attr_s32 = _packer("=i")
-attr_u64 = _packer("=Q")
 attr_be16 = _packer(">H")
 attr_be32 = _packer(">I")
 attr_be64 = _packer(">Q")
@@ -127,11 +123,6 @@ def u32(raw: bytes) -> int:
     return int(_U32.unpack(raw[:4])[0])
 
 
-def u64(raw: bytes) -> int:
-    """Host-order number of 64 bits."""
-    return int(_U64.unpack(raw[:8])[0])
-
-
 def be(raw: bytes) -> int:
     """Network-order number of whatever length the attribute has."""
     return int.from_bytes(raw, "big")
@@ -144,11 +135,10 @@ def text(raw: bytes) -> str:
 
 _U16 = struct.Struct("=H")
 _U32 = struct.Struct("=I")
-_U64 = struct.Struct("=Q")
 
 
 def iter_attrs(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Attributes in order, flags stripped from the type; a truncated tail ends the walk."""
+    """Attributes in order, with flags stripped from the type. A truncated tail ends the walk."""
     end = len(data)
     while start + 4 <= end:
         length, kind = _ATTR.unpack_from(data, start)
@@ -159,12 +149,12 @@ def iter_attrs(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_attrs(data: bytes, start: int = 0) -> dict[int, bytes]:
-    """Attributes by type; of a repeated type the last one (use `iter_attrs` for lists)."""
+    """Attributes by type, of a repeated type the last one (`iter_attrs` is for lists)."""
     return dict(iter_attrs(data, start))
 
 
 def message(kind: int, flags: int, seq: int, body: bytes, pid: int = 0) -> bytes:
-    """A complete message; `body` must already be padded (attributes are)."""
+    """A complete message. `body` must be padded already, as attributes are."""
     return _HEADER.pack(HEADER_LENGTH + len(body), kind, flags, seq, pid) + body
 
 
@@ -190,7 +180,7 @@ def genl(command: int, version: int = 1) -> bytes:
 
 
 def parse_failure(reply: Message) -> Failure:
-    """Read an NLMSG_ERROR, with the kernel's extended text and offset where given."""
+    """Parse an NLMSG_ERROR, with the kernel's extended text and offset where there are any."""
     errno, length, _, _, seq, _ = _ERROR.unpack_from(reply.body)
     if not reply.flags & NLM_F_ACK_TLVS:
         return Failure(-errno, seq)

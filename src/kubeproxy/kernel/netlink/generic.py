@@ -1,6 +1,7 @@
-"""Generic netlink: finding the message type of a family by its name.
+"""Generic netlink: the message type of a family, found by its name.
 
-Why: generic families get their number when their module is loaded. Leaves to others: loading it.
+Why: generic families get their number when their module is loaded. Promise: an absent family is
+distinguished from a failed request. Leaves to others: loading the module.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ _CTRL_ATTR_FAMILY_NAME = 2
 
 
 def format_family_request(name: str) -> bytes:
-    """Body that asks for a family's number."""
+    """Body of the request for a family's number."""
     return codec.genl(_CTRL_CMD_GETFAMILY) + codec.attr_str(_CTRL_ATTR_FAMILY_NAME, name)
 
 
 def parse_family(body: bytes) -> int:
-    """The number in the answer."""
+    """The number in the reply."""
     return codec.u16(codec.parse_attrs(body, 4)[_CTRL_ATTR_FAMILY_ID])
 
 
 def find_family(socket: NetlinkSocket, name: str) -> int | None:
-    """The message type of this family, or None while the kernel does not have it."""
+    """Return the message type of this family, or None while the kernel does not have it."""
     try:
         replies = socket.request(
             _GENL_ID_CTRL, format_family_request(name), what=f"find netlink family {name}"

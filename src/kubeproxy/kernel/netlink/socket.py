@@ -1,12 +1,15 @@
-"""A small netlink socket: requests, dumps, batches and multicast reading.
+"""A small netlink socket: requests, dumps, batches, and multicast notifications.
 
-Why: the kernel answers netlink requests inside `sendmsg`, so a plain, synchronous socket is both
-the fastest and the simplest tool; only multicast news has to be waited for. Promise: every
-refusal becomes a `KernelError` with the kernel's own words, a dump that the kernel marks as
-inconsistent is read again, every wait has a limit. Leaves to others: what the messages mean.
+Why: the kernel replies to netlink requests inside `sendmsg`, so a plain, synchronous socket is both
+the fastest and the simplest tool. Only multicast notifications have to be waited for. Promise:
+every refusal becomes a `KernelError` with the kernel's own text, a dump that the kernel marks as
+inconsistent is read again, and every wait for a reply has a limit. Leaves to others: what the
+messages mean.
 
 A socket belongs to the network namespace that was current when it was opened.
 """
+
+from __future__ import annotations
 
 import asyncio
 import ctypes
@@ -16,7 +19,7 @@ import select
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from kubeproxy.errors import Busy, Drifted, KernelError, Rejected
 from kubeproxy.kernel.netlink import codec
@@ -36,13 +39,13 @@ _SO_ATTACH_FILTER = 26
 
 _RECEIVE_BYTES = 1 << 18
 _DUMP_ATTEMPTS = 5
-_BUSY = frozenset({errnos.EAGAIN, errnos.EINTR, errnos.ETIMEDOUT, errnos.ENOBUFS, 85})
-"""85 is ERESTART: the ruleset changed while a transaction was prepared."""
+_BUSY = frozenset({errnos.EAGAIN, errnos.EINTR, errnos.ETIMEDOUT, errnos.ENOBUFS, errnos.ERESTART})
+"""ERESTART: the rule set changed while the kernel prepared a transaction."""
 _DRIFTED = frozenset({errnos.ENOENT, errnos.EEXIST, errnos.EBUSY, errnos.ESRCH})
 
 
 def kernel_error(errno: int, what: str, detail: str = "") -> KernelError:
-    """The exception for a kernel error number, naming what was asked."""
+    """The exception for a kernel error number, naming what was requested."""
     words = detail or os.strerror(errno)
     if errno in (errnos.EPERM, errnos.EACCES):
         words += " (CAP_NET_ADMIN is needed in this network namespace)"
@@ -55,7 +58,7 @@ def kernel_error(errno: int, what: str, detail: str = "") -> KernelError:
 
 
 class NetlinkSocket:
-    """One netlink socket for requests, dumps and batches; not shared between tasks."""
+    """One netlink socket for requests, dumps and batches. Must not be shared between tasks."""
 
     def __init__(
         self, protocol: int, *, timeout_seconds: float = 10.0, send_buffer: int = 1 << 20
@@ -67,23 +70,26 @@ class NetlinkSocket:
         self._view = memoryview(bytearray(_RECEIVE_BYTES))
         self._ensure_send_buffer(send_buffer)
 
-    def __enter__(self) -> "NetlinkSocket":
+    def __enter__(self) -> NetlinkSocket:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Give the descriptor back; harmless when repeated."""
+        """Close the descriptor. Harmless when repeated."""
         self._socket.close()
 
     @property
     def port_id(self) -> int:
-        """Our address: what the kernel notes as author of what this socket changes."""
+        """The socket's address, by which the kernel names the author of a change."""
         return int(self._socket.getsockname()[0])
 
     def reserve(self, count: int) -> int:
-        """First of `count` consecutive sequence numbers for a caller that frames by itself."""
+        """Reserve `count` consecutive sequence numbers. Return the first.
+
+        For callers that frame their messages themselves.
+        """
         first = self._seq + 1
         self._seq += count
         if self._seq >= 1 << 32:
@@ -91,7 +97,7 @@ class NetlinkSocket:
         return first
 
     def request(self, kind: int, body: bytes, flags: int = 0, *, what: str = "") -> list[Message]:
-        """Send one message, wait for its acknowledgement, return what came before it."""
+        """Send one message and wait for its acknowledgement. Return the replies before it."""
         seq = self.reserve(1)
         flags |= codec.NLM_F_REQUEST | codec.NLM_F_ACK
         self._send(codec.message(kind, flags, seq, body))
@@ -104,7 +110,7 @@ class NetlinkSocket:
         return replies
 
     def dump(self, kind: int, body: bytes, flags: int = 0, *, what: str = "") -> list[Message]:
-        """All replies of a dump; read again when the kernel says it changed meanwhile."""
+        """Return all replies of a dump, read again if the table changed meanwhile."""
         for _ in range(_DUMP_ATTEMPTS):
             replies, complete = self._dump_once(kind, body, flags, what)
             if complete:
@@ -132,9 +138,9 @@ class NetlinkSocket:
         return replies, complete
 
     def transact(self, datagram: bytes | bytearray) -> list[Failure]:
-        """Send one prepared datagram in one call; the refusals the kernel answered with.
+        """Send one prepared datagram in one call. Return the failures the kernel replied with.
 
-        For protocols whose kernel side works inside `sendmsg` and answers only failures.
+        For protocols whose kernel side works inside `sendmsg` and replies only to failures.
         """
         self._ensure_send_buffer(len(datagram) + (1 << 16))
         self._send(datagram)
@@ -154,7 +160,7 @@ class NetlinkSocket:
             raise kernel_error(error.errno or errnos.EIO, "netlink send") from error
 
     def _replies(self, seq: int, what: str) -> Iterator[Message]:
-        """Messages that answer `seq`; leftovers of an abandoned request are skipped."""
+        """Replies to `seq`. Leftovers of an abandoned request are skipped."""
         while True:
             for reply in codec.iter_messages(self._receive(what)):
                 if reply.seq == seq:
@@ -191,11 +197,11 @@ class NetlinkSocket:
 
 
 class Overrun(KernelError):
-    """News was lost because it came faster than it was read: what was learned is incomplete."""
+    """Notifications came faster than they were read, and the kernel dropped some."""
 
 
 class NetlinkMonitor:
-    """Multicast news of one protocol, read with asyncio; not that of the socket `skip_author`."""
+    """Multicast notifications of one protocol, without those the socket `skip_author` caused."""
 
     def __init__(
         self,
@@ -212,42 +218,38 @@ class NetlinkMonitor:
         for group in groups:
             self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
 
-    def __enter__(self) -> "NetlinkMonitor":
+    def __enter__(self) -> NetlinkMonitor:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Stop listening; harmless when repeated."""
+        """Close the descriptor. Harmless when repeated."""
         self._socket.close()
 
     async def receive(self) -> list[Message]:
-        """The next datagram's messages; `Overrun` when the kernel had to drop some."""
+        """Wait for a datagram and return its messages. Raise `Overrun` if some were dropped."""
         loop = asyncio.get_running_loop()
         try:
             return list(codec.iter_messages(await loop.sock_recv(self._socket, _RECEIVE_BYTES)))
         except OSError as error:
-            if error.errno == errnos.ENOBUFS:
-                raise Overrun("netlink news was lost", errno=errnos.ENOBUFS) from error
-            raise kernel_error(error.errno or errnos.EIO, "netlink monitor") from error
+            raise _monitor_error(error) from error
 
     def receive_now(self) -> list[Message]:
-        """What has arrived already, without waiting; empty when nothing has."""
+        """The messages of a datagram that has arrived already, or none. Raise `Overrun`."""
         try:
             return list(codec.iter_messages(self._socket.recv(_RECEIVE_BYTES)))
         except BlockingIOError:
             return []
         except OSError as error:
-            if error.errno == errnos.ENOBUFS:
-                raise Overrun("netlink news was lost", errno=errnos.ENOBUFS) from error
-            raise kernel_error(error.errno or errnos.EIO, "netlink monitor") from error
+            raise _monitor_error(error) from error
 
-    async def messages(self) -> AsyncIterator[Message]:
-        """Messages as they come, for ever; `Overrun` ends the iteration."""
-        while True:
-            for received in await self.receive():
-                yield received
+
+def _monitor_error(error: OSError) -> KernelError:
+    if error.errno == errnos.ENOBUFS:
+        return Overrun("netlink news was lost", errno=errnos.ENOBUFS)
+    return kernel_error(error.errno or errnos.EIO, "netlink monitor")
 
 
 def _open(protocol: int) -> socket.socket:
@@ -262,7 +264,7 @@ def _open(protocol: int) -> socket.socket:
 
 
 def _grow(handle: socket.socket, force: int, plain: int, size: int) -> None:
-    """Raise a buffer; the forced form needs CAP_NET_ADMIN, the plain one is capped by a sysctl."""
+    """Enlarge a buffer. Forcing it needs CAP_NET_ADMIN, otherwise a sysctl caps it."""
     try:
         handle.setsockopt(socket.SOL_SOCKET, force, size)
     except PermissionError:
@@ -270,10 +272,10 @@ def _grow(handle: socket.socket, force: int, plain: int, size: int) -> None:
 
 
 def _drop_author(handle: socket.socket, author: int) -> None:
-    """Have the kernel withhold messages whose header names this author.
+    """Make the kernel withhold messages whose header names this author.
 
-    A classic BPF program: load the header's port id, compare, drop or pass. It loads in network
-    order what the header holds in host order, hence the swap.
+    A classic BPF program loads the header's port id, compares, and drops or passes. It loads in
+    network order what the header holds in host order, hence the swap.
     """
     wanted = struct.unpack(">I", struct.pack("=I", author))[0]
     program = b"".join(
@@ -291,6 +293,6 @@ def _drop_author(handle: socket.socket, author: int) -> None:
 
 
 def _done_failure(reply: Message) -> Failure:
-    """A dump may end with an error number inside NLMSG_DONE."""
+    """The error number inside an NLMSG_DONE, with which a dump may end."""
     number = int.from_bytes(reply.body[:4], sys.byteorder, signed=True) if reply.body else 0
     return Failure(-number if number < 0 else 0, reply.seq)

@@ -1,14 +1,18 @@
-"""A socket that speaks nf_tables: commits, dry runs, dumps, and news of other people's changes.
+"""nf_tables of one family: commit a transaction, try one, list what there is, watch for changes.
 
-Promise: what a batch holds happens as a whole or not at all, inside the call; dumps are consistent.
-Leaves to others: what the messages say (`nft`).
+Why: sink, check and clean-up use nf_tables through these few calls, without a process. Promise: a
+transaction takes effect as a whole or not at all, before the call returns, and dumps are
+consistent. Leaves to others: what the messages mean (`wire`), and which there should be.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from kubeproxy.kernel.netlink import codec
-from kubeproxy.kernel.netlink.codec import Message, attr_str, be, iter_attrs, parse_attrs
+from kubeproxy.kernel.netlink.codec import Failure, Message
 from kubeproxy.kernel.netlink.socket import (
     NETLINK_NETFILTER,
     NetlinkMonitor,
@@ -18,15 +22,15 @@ from kubeproxy.kernel.netlink.socket import (
 from kubeproxy.kernel.nftables import wire as nft
 
 
-class NftHandle(Protocol):
-    """What a mode needs of nf_tables: the socket below, or a fake that interprets batches."""
+class NftablesTable(Protocol):
+    """What the rest of the program needs of nf_tables."""
 
     @property
     def port_id(self) -> int: ...
 
     def close(self) -> None: ...
 
-    def commit(self, batch: nft.Batch) -> tuple[nft.Refusal, ...]: ...
+    def commit(self, transaction: nft.Transaction) -> tuple[nft.Refusal, ...]: ...
 
     def tables(self) -> list[nft.TableInfo]: ...
 
@@ -41,35 +45,36 @@ class NftHandle(Protocol):
     def elements(self, table: str, name: str) -> list[nft.ElementInfo]: ...
 
 
-class NftSocket:
-    """A netlink socket that speaks nf_tables for one family."""
+class Nftables:
+    """nf_tables of one family in the network namespace in which this object was made."""
 
     def __init__(self, family: int) -> None:
         self.family = family
         self._socket = NetlinkSocket(NETLINK_NETFILTER)
 
-    def __enter__(self) -> "NftSocket":
+    def __enter__(self) -> Nftables:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Give the descriptor back; harmless when repeated."""
+        """Close the socket. Harmless when repeated."""
         self._socket.close()
 
     @property
     def port_id(self) -> int:
-        """The address the kernel names as author of what this socket changed."""
+        """The address by which the kernel names the author of what this object changes."""
         return self._socket.port_id
 
-    def commit(self, batch: nft.Batch) -> tuple[nft.Refusal, ...]:
-        """Carry the batch out; when something was refused, nothing happened."""
-        return batch.refusals(self._socket.transact(batch.pack()))
+    def commit(self, transaction: nft.Transaction) -> tuple[nft.Refusal, ...]:
+        """Execute the transaction. Return the refusals: if there are any, nothing took effect."""
+        return refusals_of(transaction, self._socket.transact(transaction.pack()))
 
-    def check(self, batch: nft.Batch) -> tuple[nft.Refusal, ...]:
-        """Dry run: what `commit` would answer, without changing anything."""
-        return batch.refusals(self._socket.transact(batch.pack(is_dry_run=True)))
+    def check(self, transaction: nft.Transaction) -> tuple[nft.Refusal, ...]:
+        """Return what `commit` would return, without changing anything."""
+        failures = self._socket.transact(transaction.pack(is_dry_run=True))
+        return refusals_of(transaction, failures)
 
     def _dump(self, kind: int, body: bytes, what: str) -> list[Message]:
         return self._socket.dump(nft.SUBSYSTEM | kind, codec.nfgen(self.family) + body, what=what)
@@ -79,47 +84,55 @@ class NftSocket:
         return [nft.parse_table(m) for m in self._dump(nft.GETTABLE, b"", "list tables")]
 
     def chains(self, table: str) -> list[nft.ChainInfo]:
-        """All chains of a table; none if there is no such table."""
+        """All chains of a table, or none if there is no such table."""
         found = (nft.parse_chain(m) for m in self._dump(nft.GETCHAIN, b"", "list chains"))
         return [chain for chain in found if chain.table == table]
 
     def rules(self, table: str) -> list[nft.RuleInfo]:
         """All rules of a table, in order within each chain."""
-        dumped = self._dump(nft.GETRULE, attr_str(1, table), f"list rules of {table}")
+        dumped = self._dump(nft.GETRULE, nft.rules_reference(table), f"list rules of {table}")
         found = (nft.parse_rule(m) for m in dumped)
         return [rule for rule in found if rule.table == table]
 
     def sets(self, table: str) -> list[nft.SetInfo]:
         """All sets and maps of a table."""
-        dumped = self._dump(nft.GETSET, attr_str(1, table), f"list sets of {table}")
+        dumped = self._dump(nft.GETSET, nft.set_reference(table), f"list sets of {table}")
         found = (nft.parse_set(m) for m in dumped)
         return [spec for spec in found if spec.table == table]
 
     def element_lists(self, table: str, name: str) -> list[bytes]:
         """The packed element lists of one set, one for each message of the dump."""
-        body = nft.reference(table, name)
+        body = nft.elements_reference(table, name)
         dumped = self._dump(nft.GETSETELEM, body, f"list elements of {table}/{name}")
-        return [parse_attrs(m.body, 4).get(3, b"") for m in dumped]
+        return [nft.parse_element_list(message) for message in dumped]
 
     def elements(self, table: str, name: str) -> list[nft.ElementInfo]:
         """The elements of one set, parsed one by one."""
         lists = self.element_lists(table, name)
-        return [nft.parse_element(raw) for listed in lists for _, raw in iter_attrs(listed)]
+        return [found for listed in lists for found in nft.parse_elements(listed)]
 
-    def generation(self) -> int:
-        """A number that grows with every committed transaction of the namespace."""
-        what = "read generation"
-        replies = self._socket.request(nft.SUBSYSTEM | nft.GETGEN, codec.nfgen(0), what=what)
-        return be(parse_attrs(replies[0].body, 4)[1])
+
+def refusals_of(
+    transaction: nft.Transaction, failures: Iterable[Failure]
+) -> tuple[nft.Refusal, ...]:
+    """The kernel's failures in terms of the transaction's labels."""
+    return tuple(_refusal(transaction.labels, failure) for failure in failures)
+
+
+def _refusal(labels: Sequence[str], failure: Failure) -> nft.Refusal:
+    position = failure.seq - 1
+    label = labels[position] if 0 <= position < len(labels) else "transaction"
+    reason = failure.text or os.strerror(failure.errno)
+    return nft.Refusal(label, failure.errno, reason, position, failure.offset)
 
 
 def raise_refusals(refusals: Sequence[nft.Refusal]) -> None:
-    """Turn a refused batch into the exception of its first refusal, naming the object."""
+    """Raise the first refusal, if any, as a `KernelError` that names the object."""
     if refusals:
         first = refusals[0]
         raise kernel_error(first.errno, first.label, first.text)
 
 
 def open_monitor(author: int) -> NetlinkMonitor:
-    """News of all nf_tables changes but those made by the socket whose port id is `author`."""
-    return NetlinkMonitor(NETLINK_NETFILTER, (nft.MONITOR_GROUP,), skip_author=author)
+    """Subscribe to all nf_tables changes but those made by the socket whose port id is `author`."""
+    return NetlinkMonitor(NETLINK_NETFILTER, (nft.NFNLGRP_NFTABLES,), skip_author=author)

@@ -1,7 +1,7 @@
-"""Removing everything of the iptables mode, and nothing else.
+"""Remove everything of the iptables mode, and nothing else.
 
-Left as upstream leaves them: the kubelet's KUBE-FIREWALL with its jumps, route_localnet, and the
-accounting objects.
+What upstream leaves stays here too: the kubelet's KUBE-FIREWALL with its jumps, route_localnet,
+and the accounting objects.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _FIXED = {
     "mangle": (names.CANARY,),
 }
 _PREFIXES = {"nat": names.SERVICE_CHAIN_PREFIXES}
+# The ipvs mode has chains of these names in the same tables.
 _ALSO_OF_IPVS = frozenset(
     {
         names.SERVICES,
@@ -39,19 +40,19 @@ _ALSO_OF_IPVS = frozenset(
 
 
 def own_chains(table: TableText) -> list[str]:
-    """Our chains in a table: the fixed ones in upstream's order, then the services'."""
+    """Our chains in a table: the fixed ones in upstream's order, then those of services."""
     fixed = [chain for chain in _FIXED[table.name] if chain in table.policies]
     prefixes = _PREFIXES.get(table.name, ())
     return fixed + sorted(chain for chain in table.policies if chain.startswith(prefixes))
 
 
 def cleanup_input(table: TableText) -> str:
-    """Restore input that removes all that is ours in a table; empty if nothing is."""
+    """Restore input that removes all that is ours in a table, or an empty text."""
     return removal_input(table, own_chains(table), OWN_JUMPS)
 
 
 def has_evidence(tables: Iterable[TableText]) -> bool:
-    """Was this mode here? Chains that ipvs mode has too are no sign of it."""
+    """Is there a chain that only this mode creates?"""
     return any(chain not in _ALSO_OF_IPVS for table in tables for chain in own_chains(table))
 
 
@@ -59,5 +60,5 @@ REMOVAL = Removal(tuple(_FIXED), cleanup_input, has_evidence)
 
 
 async def cleanup() -> Sequence[str]:
-    """Clean both families, as far as their tools are there."""
+    """Clean every family whose tools work here. Return what went wrong, in words."""
     return await clean_families(REMOVAL)

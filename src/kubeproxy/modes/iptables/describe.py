@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from kubeproxy.modes.base import SCAFFOLD, Fragment, Owner
+from msgspec import Struct
+
+from kubeproxy.modes.base import SCAFFOLD, Owner, items_of
 from kubeproxy.modes.iptables import names
-from kubeproxy.modes.iptables.scaffold import LAST
+from kubeproxy.modes.iptables.items import Fragment
+from kubeproxy.modes.iptables.scaffold import LAST_SECTION
 from kubeproxy.modes.netfilter.items import (
     Chain,
+    ChainGroup,
     GroupRules,
     GuestChain,
     GuestRules,
@@ -29,71 +33,75 @@ _FILTER_CHAINS = (
     names.PROXY_FIREWALL,
 )
 _NAT_CHAINS = (names.SERVICES, names.NODE_PORTS, names.POSTROUTING, names.MARK_MASQ)
-_POOL_PREFIXES = ("KUBE-SVC-", "KUBE-SVL-")
 
 
-def full_restore(fragments: Mapping[Owner, Fragment]) -> str:
+class _PortText(Struct, frozen=True):
+    """One service port: its sections by table and chain, and its chains in upstream's order."""
+
+    sections: Mapping[tuple[str, str], Rules]
+    chains: Mapping[str, str]
+
+    def lines(self, table: str, chain: str) -> list[str]:
+        """The service port's rules in a shared chain, where it has one section at most."""
+        section = self.sections.get((table, chain), Rules())
+        return section.text.splitlines(keepends=True)
+
+
+def describe(fragments: Mapping[Owner, Fragment]) -> str:
     """Restore input for these fragments: the scaffold's and any number of service ports'."""
     scaffold = fragments.get(SCAFFOLD, {})
-    services = [fragments[owner] for owner in sorted(fragments) if owner != SCAFFOLD]
+    fixed = items_of(scaffold, Chain, Rules)
+    last = items_of(scaffold, Section, Rules)
+    ports = [_port_text(fragments[owner]) for owner in sorted(fragments) if owner != SCAFFOLD]
     parts = [
         "*filter\n",
         *map(chain_line, _FILTER_CHAINS),
         *_guest_chain(scaffold),
-        *(text for fragment in services for text in _filter_rules(fragment)),
-        _text(scaffold, Chain("filter", names.FORWARD)),
+        *(text for port in ports for text in _filter_rules(port)),
+        fixed.get(Chain("filter", names.FORWARD), Rules()).text,
         "COMMIT\n",
         "*nat\n",
         *map(chain_line, _NAT_CHAINS),
-        *(chain_line(chain) for fragment in services for chain in _own_chains(fragment)),
-        _text(scaffold, Chain("nat", names.POSTROUTING)),
-        _text(scaffold, Chain("nat", names.MARK_MASQ)),
-        *(text for fragment in services for text in _nat_rules(fragment)),
-        _text(scaffold, Section("nat", names.SERVICES, (), LAST)),
+        *(chain_line(chain) for port in ports for chain in port.chains),
+        fixed.get(Chain("nat", names.POSTROUTING), Rules()).text,
+        fixed.get(Chain("nat", names.MARK_MASQ), Rules()).text,
+        *(text for port in ports for text in _nat_rules(port)),
+        last.get(LAST_SECTION, Rules()).text,
         "COMMIT\n",
     ]
     return "".join(parts)
 
 
-def _text(fragment: Fragment, item: Chain | Section) -> str:
-    value = fragment.get(item)
-    return value.text if isinstance(value, Rules) else ""
+def _port_text(fragment: Fragment) -> _PortText:
+    groups = items_of(fragment, ChainGroup, GroupRules)
+    return _PortText(
+        sections={
+            (section.table, section.chain): found
+            for section, found in items_of(fragment, Section, Rules).items()
+        },
+        chains={chain: text for group in groups.values() for chain, text in group.chains.items()},
+    )
 
 
 def _guest_chain(scaffold: Fragment) -> Iterator[str]:
-    value = scaffold.get(GuestChain("filter", names.KUBELET_FIREWALL))
-    if isinstance(value, GuestRules) and value.text:
+    guests = items_of(scaffold, GuestChain, GuestRules)
+    held = guests.get(GuestChain("filter", names.KUBELET_FIREWALL), GuestRules())
+    if held.text:
         yield chain_line(names.KUBELET_FIREWALL)
-        yield value.text
+        yield held.text
 
 
-def _own_chains(fragment: Fragment) -> Mapping[str, str]:
-    """The service port's chains and their rules, in upstream's order."""
-    for value in fragment.values():
-        if isinstance(value, GroupRules):
-            return value.chains
-    return {}
-
-
-def _section(fragment: Fragment, table: str, chain: str) -> list[str]:
-    """A service port has at most one section in a chain."""
-    for item, value in fragment.items():
-        if isinstance(item, Section) and (item.table, item.chain) == (table, chain):
-            return value.text.splitlines(keepends=True) if isinstance(value, Rules) else []
-    return []
-
-
-def _filter_rules(fragment: Fragment) -> Iterator[str]:
+def _filter_rules(port: _PortText) -> Iterator[str]:
     """Upstream writes firewall drops between refusals of external IPs and those of the VIPs."""
-    yield from _section(fragment, "filter", names.SERVICES)
-    drops = _section(fragment, "filter", names.PROXY_FIREWALL)
+    yield from port.lines("filter", names.SERVICES)
+    drops = port.lines("filter", names.PROXY_FIREWALL)
     guarded = {_destination(line) for line in drops}
-    refusals = _section(fragment, "filter", names.EXTERNAL_SERVICES)
+    refusals = port.lines("filter", names.EXTERNAL_SERVICES)
     before = [line for line in refusals if drops and _destination(line) not in guarded | {""}]
     yield from before
     yield from drops
     yield from (line for line in refusals if line not in before)
-    yield from _section(fragment, "filter", names.NODE_PORTS)
+    yield from port.lines("filter", names.NODE_PORTS)
 
 
 def _destination(line: str) -> str:
@@ -101,18 +109,18 @@ def _destination(line: str) -> str:
     return rest.partition(" ")[0]
 
 
-def _nat_rules(fragment: Fragment) -> Iterator[str]:
+def _nat_rules(port: _PortText) -> Iterator[str]:
     """Dispatch first, then the cluster IP's masquerading, then the chains in order."""
-    yield from _section(fragment, "nat", names.SERVICES)
-    yield from _section(fragment, "nat", names.NODE_PORTS)
-    chains = _own_chains(fragment).items()
+    yield from port.lines("nat", names.SERVICES)
+    yield from port.lines("nat", names.NODE_PORTS)
+    chains = port.chains.items()
     yield from (_masquerade_of(name, text) for name, text in chains)
     yield from (text[len(_masquerade_of(name, text)) :] for name, text in chains)
 
 
 def _masquerade_of(name: str, text: str) -> str:
     """The first rule of a pool's chain, if it is the one about masquerading."""
-    if not name.startswith(_POOL_PREFIXES):
+    if not name.startswith(names.POOL_CHAIN_PREFIXES):
         return ""
     first, end, _ = text.partition("\n")
     return first + end if first.endswith(f" -j {names.MARK_MASQ}") else ""

@@ -18,13 +18,21 @@ PROXY_FIREWALL = "KUBE-PROXY-FIREWALL"
 KUBELET_FIREWALL = "KUBE-FIREWALL"
 CANARY = "KUBE-PROXY-CANARY"
 
+POOL_CHAIN_PREFIXES = ("KUBE-SVC-", "KUBE-SVL-")
+"""Chains that choose one of several endpoints."""
+PORT_CHAIN_PREFIXES = (*POOL_CHAIN_PREFIXES, "KUBE-EXT-", "KUBE-FW-")
+"""Chains whose hash is that of their service port."""
 SERVICE_CHAIN_PREFIXES = ("KUBE-SVC-", "KUBE-SVL-", "KUBE-SEP-", "KUBE-FW-", "KUBE-EXT-")
+"""All chains of services and endpoints."""
 
 INVALID_COUNTER = "ct_state_invalid_dropped_pkts"
 LOCALHOST_COUNTER = "localhost_nps_accepted_pkts"
 
-NODE_PORTS_LAST = '"kubernetes service nodeports; NOTE: this must be the last rule in this chain"'
+AMONG_SERVICES = 0
+LAST = 1
+"""Ranks of sections: those of services stand in order of their names, others behind them."""
 
+NODE_PORTS_LAST = '"kubernetes service nodeports; NOTE: this must be the last rule in this chain"'
 
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _PAIRS = tuple(first + second for first in _ALPHABET for second in _ALPHABET)
@@ -47,7 +55,7 @@ def _hashed(text: str) -> str:
 
 
 class ServiceChains(NamedTuple):
-    """The chains of one service port and the hash they share; the same in both families."""
+    """The chains of one service port and the hash they share, equal in both families."""
 
     common: str
     cluster: str
@@ -57,7 +65,7 @@ class ServiceChains(NamedTuple):
 
 
 def service_chains(port: ServicePortId) -> ServiceChains:
-    """All share one hash of name and protocol."""
+    """The chains of a service port, which share one hash of its name and protocol."""
     common = _hashed(port.label + port.protocol.lower_name)
     return ServiceChains(
         common=common,

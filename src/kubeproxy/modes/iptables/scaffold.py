@@ -1,7 +1,7 @@
 """What exists with no service at all: fixed chains, their rules, and the jumps that lead to them.
 
-The tables below follow upstream row by row; their order is the order of insertion, and since
-every jump goes to the top, the last row of a chain ends up first.
+The tables below follow upstream row by row. Their order is the order of insertion, and since
+every jump goes to the top, the last row of a chain ends up first. Pure.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from kubeproxy.facts.address import is_loopback
-from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.modes.base import Item, Value
 from kubeproxy.modes.iptables import names
-from kubeproxy.modes.iptables.options import Settings
+from kubeproxy.modes.iptables.items import Fragment, Item, Value
+from kubeproxy.modes.iptables.options import Options
 from kubeproxy.modes.iptables.rules.recognise import group, identify
 from kubeproxy.modes.iptables.rules.respell import respell
 from kubeproxy.modes.netfilter.items import (
@@ -55,7 +54,7 @@ OWN_JUMPS = tuple(
 KUBELET_JUMPS = tuple(
     Jump("filter", chain, f"-j {names.KUBELET_FIREWALL}") for chain in ("INPUT", "OUTPUT")
 )
-"""The kubelet makes the same two jumps and the same chain; neither side ever removes them."""
+"""The kubelet creates the same two jumps and the same chain. Neither program removes them."""
 
 FILTER_SHARED = (
     names.SERVICES,
@@ -80,33 +79,36 @@ SCOPE = Scope(
     respell=respell,
 )
 
-LAST = 1
-"""Rank of the sections that stand behind those of all services."""
+LAST_SECTION = Section("nat", names.SERVICES, (), names.LAST)
+"""The rules that lead to node ports, behind those of all services."""
 
 
-def scaffold_items(node: NodeFacts, settings: Settings) -> dict[Item, Value]:
+def scaffold(node: NodeFacts, options: Options) -> Fragment:
     """The items of the scaffold, in the order upstream writes them."""
     items: dict[Item, Value] = {}
     for chain in FILTER_SHARED:
         items[SharedChain("filter", chain)] = ChainState.KNOWN
-    items[Chain("filter", names.FORWARD)] = rules(names.FORWARD, _forward(settings))
-    items[GuestChain("filter", names.KUBELET_FIREWALL)] = _kubelet_firewall(node, settings)
+    items[Chain("filter", names.FORWARD)] = rules(names.FORWARD, _forward(options))
+    items[GuestChain("filter", names.KUBELET_FIREWALL)] = _kubelet_firewall(node, options)
     for chain in NAT_SHARED:
         items[SharedChain("nat", chain)] = ChainState.KNOWN
-    items[Chain("nat", names.POSTROUTING)] = rules(names.POSTROUTING, _postrouting(settings))
+    items[Chain("nat", names.POSTROUTING)] = rules(names.POSTROUTING, _postrouting(options))
     items[Chain("nat", names.MARK_MASQ)] = rules(
-        names.MARK_MASQ, [f"-j MARK --or-mark {settings.mark}"]
+        names.MARK_MASQ, [f"-j MARK --or-mark {options.mark}"]
     )
-    last = list(_to_node_ports(node, settings))
+    last = list(_to_node_ports(node, options))
     if last:
-        items[Section("nat", names.SERVICES, (), LAST)] = rules(names.SERVICES, last)
-    items |= dict(SCOPE.jumps)
+        items[LAST_SECTION] = rules(names.SERVICES, last)
+    items.update(SCOPE.jumps)
     return items
 
 
-def _kubelet_firewall(node: NodeFacts, settings: Settings) -> GuestRules:
-    """Martians: packets from elsewhere to the loopback network, which route_localnet lets in."""
-    if not settings.serves_localhost(node):
+def _kubelet_firewall(node: NodeFacts, options: Options) -> GuestRules:
+    """Drop martians: packets from elsewhere to the loopback network, which route_localnet admits.
+
+    The kubelet writes the same rule, unless its configuration forbids it.
+    """
+    if not options.serves_localhost(node):
         return GuestRules()
     rule = (
         '-m comment --comment "block incoming localnet connections" '
@@ -116,8 +118,10 @@ def _kubelet_firewall(node: NodeFacts, settings: Settings) -> GuestRules:
     return GuestRules(rules(names.KUBELET_FIREWALL, [rule]).text)
 
 
-def _forward(settings: Settings) -> Iterator[str]:
-    features, mark = settings.features, settings.mark
+def _forward(options: Options) -> Iterator[str]:
+    features, mark = options.features, options.mark
+    # Conntrack calls packets outside the window invalid and does not translate them back. A client
+    # that gets one from an address it never spoke to resets the connection (kubernetes 74839).
     if not features.is_tcp_liberal:
         counter = (
             f"-m nfacct --nfacct-name {names.INVALID_COUNTER} "
@@ -134,30 +138,22 @@ def _forward(settings: Settings) -> Iterator[str]:
     )
 
 
-def _postrouting(settings: Settings) -> Iterator[str]:
-    mark = settings.mark
-    fully = " --random-fully" if settings.features.has_random_fully else ""
+def _postrouting(options: Options) -> Iterator[str]:
+    mark = options.mark
+    fully = " --random-fully" if options.features.has_random_fully else ""
     yield f"-m mark ! --mark {mark}/{mark} -j RETURN"
     # The mark must not survive into another traversal, for instance through a tunnel.
     yield f"-j MARK --xor-mark {mark}"
-    yield (f'-m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE{fully}')
+    yield f'-m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE{fully}'
 
 
-def _to_node_ports(node: NodeFacts, settings: Settings) -> Iterator[str]:
+def _to_node_ports(node: NodeFacts, options: Options) -> Iterator[str]:
     comment = f"-m comment --comment {names.NODE_PORTS_LAST}"
-    localhost = settings.serves_localhost(node)
+    localhost = options.serves_localhost(node)
     if node.node_ports_match_all:
-        yield (
-            f"{comment} -m addrtype --dst-type LOCAL {_not_loopback(settings.family, localhost)}"
-            f"-j {names.NODE_PORTS}"
-        )
+        but = "" if localhost else f"! -d {node.family.loopback_cidr} "
+        yield f"{comment} -m addrtype --dst-type LOCAL {but}-j {names.NODE_PORTS}"
         return
     for address in sorted(node.node_port_addresses, key=ip_address):
         if localhost or not is_loopback(address):
             yield f"{comment} -d {address} -j {names.NODE_PORTS}"
-
-
-def _not_loopback(family: Family, localhost: bool) -> str:
-    if family is Family.IPV6:
-        return "! -d ::1/128 "
-    return "" if localhost else "! -d 127.0.0.0/8 "

@@ -1,6 +1,6 @@
-"""Can this host run the mode, and what must be set before it does.
+"""Check whether this host can run the mode, and set what must be set before it does.
 
-Every answer is tried rather than looked up: a netlink family, a protocol version, a throw-away
+Every requirement is tried rather than looked up: a netlink family, a protocol version, a throw-away
 virtual server. Errors begin like upstream's and go on with what to do about it.
 """
 
@@ -10,6 +10,7 @@ import errno
 from collections.abc import Collection
 
 from kubeproxy.errors import KernelError, Unsupported
+from kubeproxy.facts.address import family_of
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.kernel.ipset.table import Ipset
 from kubeproxy.kernel.ipvs.table import NOT_SUPPORTED, Ipvs
@@ -17,8 +18,7 @@ from kubeproxy.kernel.ipvs.wire import Service, Timeouts
 from kubeproxy.kernel.modules import load_module
 from kubeproxy.kernel.sysctl import ensure_sysctl, kernel_release
 from kubeproxy.logs import get_logger
-from kubeproxy.modes.base import ModeOptions
-from kubeproxy.modes.ipvs.render import DEFAULT_SCHEDULER
+from kubeproxy.modes.ipvs.options import Options
 from kubeproxy.modes.netfilter.check import require_iptables
 
 logger = get_logger(__name__)
@@ -31,21 +31,21 @@ _REUSE_MODE_SINCE = (4, 1)
 _REUSE_MODE_UNTIL = (5, 9)
 
 
-async def check(families: Collection[Family], options: ModeOptions) -> None:
-    """Raise Unsupported unless IPVS, ipset, the scheduler and iptables are all there."""
+async def check(families: Collection[Family], options: Options) -> None:
+    """Raise Unsupported unless IPVS, ipset, the scheduler and iptables are all available."""
     try:
         with await open_ipvs() as ipvs:
             check_ipset()
             for family in families:
-                probe_scheduler(ipvs, options.ipvs_scheduler or DEFAULT_SCHEDULER, family)
+                probe_scheduler(ipvs, options.scheduler, family)
     except (KernelError, Unsupported) as error:
         raise Unsupported(f"can't use the IPVS proxier: {error}") from error
     for family in families:
-        await require_iptables(family, options)
+        await require_iptables(family, options.tools)
 
 
 async def open_ipvs() -> Ipvs:
-    """IPVS, with its module loaded if that is all that is missing."""
+    """Open IPVS, after loading its module if necessary. Raises Unsupported, with the reason."""
     try:
         return Ipvs()
     except Unsupported:
@@ -58,6 +58,7 @@ async def open_ipvs() -> Ipvs:
 
 
 def check_ipset() -> None:
+    """Raise Unsupported unless the kernel has ipset."""
     try:
         with Ipset() as ipset:
             ipset.check()
@@ -66,12 +67,11 @@ def check_ipset() -> None:
 
 
 def probe_scheduler(ipvs: Ipvs, scheduler: str, family: Family = Family.IPV4) -> None:
-    """Find out whether the kernel has this scheduler, and this family, by using them."""
-    address = PROBE_ADDRESSES[family]
-    known = (s for s in ipvs.services() if (":" in s.address) == (":" in address))
+    """Try whether the kernel's IPVS has this scheduler and this family. Raises Unsupported."""
+    known = (s for s in ipvs.services() if family_of(s.address) is family)
     if any(service.scheduler == scheduler for service in known):
         return
-    probe = Service(Protocol.TCP.number, address, PROBE_PORT, scheduler, 0, 0)
+    probe = Service(Protocol.TCP.number, PROBE_ADDRESSES[family], PROBE_PORT, scheduler, 0, 0)
     try:
         ipvs.create(probe)
     except KernelError as error:
@@ -90,8 +90,9 @@ def probe_scheduler(ipvs: Ipvs, scheduler: str, family: Family = Family.IPV4) ->
 
 
 def wanted_sysctls(release: tuple[int, int], *, strict_arp: bool) -> list[tuple[str, int]]:
-    """Kernel parameters in the order they are set. Pure."""
+    """Kernel parameters in upstream's order. Pure."""
     wanted = [("net/ipv4/vs/conntrack", 1)]
+    # Before 5.9, IPVS with conntrack drops the first packet of a connection that reuses a port.
     if _REUSE_MODE_SINCE <= release < _REUSE_MODE_UNTIL:
         wanted.append(("net/ipv4/vs/conn_reuse_mode", 0))
     wanted += [
@@ -104,8 +105,8 @@ def wanted_sysctls(release: tuple[int, int], *, strict_arp: bool) -> list[tuple[
     return wanted
 
 
-def set_sysctls(options: ModeOptions) -> None:
-    """Write those that differ; one that cannot be written is fatal."""
+def set_sysctls(options: Options) -> None:
+    """Write the kernel parameters that differ. Raises KernelError if one cannot be written."""
     release = kernel_release()
     if release < _REUSE_MODE_SINCE:
         logger.error(
@@ -113,17 +114,17 @@ def set_sysctls(options: ModeOptions) -> None:
             "Kernel version is too old: connections may be reused wrongly",
             kernel=".".join(map(str, release)),
         )
-    for name, value in wanted_sysctls(release, strict_arp=options.ipvs_strict_arp):
+    for name, value in wanted_sysctls(release, strict_arp=options.strict_arp):
         if ensure_sysctl(name, value):
             logger.info("Set sysctl", entry=name, value=value)
 
 
-def set_timeouts(options: ModeOptions) -> None:
-    """IPVS's connection timeouts, if any is configured; a failure is told, not fatal."""
+def set_timeouts(options: Options) -> None:
+    """Set IPVS's connection timeouts if any is configured. A failure is logged, not raised."""
     timeouts = Timeouts(
-        tcp=options.ipvs_tcp_timeout_seconds,
-        tcp_fin=options.ipvs_tcp_fin_timeout_seconds,
-        udp=options.ipvs_udp_timeout_seconds,
+        tcp=options.tcp_timeout_seconds,
+        tcp_fin=options.tcp_fin_timeout_seconds,
+        udp=options.udp_timeout_seconds,
     )
     if timeouts == Timeouts(0, 0, 0):
         return

@@ -1,9 +1,9 @@
-"""Removing everything of the mode, in both families, and nothing else.
+"""Remove everything of the mode, in both families, and nothing else.
 
-Virtual servers go first, so that nobody is sent to a service whose rules are half gone; then the
-link with its addresses, the rules, and the sets they used. Virtual servers of other software stay.
-Chains whose names the iptables mode has too are touched only where this mode's own chains show
-that it was here.
+Virtual servers go first, so that no client is sent to a service whose rules are half gone. Then
+follow the link with its addresses, the rules, and the sets they used. Virtual servers of other
+software stay. Chains whose names the iptables mode has too are touched only where this mode's own
+chains show that it was here.
 """
 
 from __future__ import annotations
@@ -11,31 +11,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from kubeproxy.errors import KernelError, Unsupported
+from kubeproxy.facts.address import family_of
 from kubeproxy.facts.ids import Family
+from kubeproxy.facts.node import SERVICE_LINK
 from kubeproxy.kernel.ipset.table import Ipset
-from kubeproxy.kernel.ipvs import wire as messages
 from kubeproxy.kernel.ipvs.table import Ipvs
-from kubeproxy.kernel.route.table import Interfaces
-from kubeproxy.modes.ipvs.compile import requests
+from kubeproxy.kernel.route.table import Route
+from kubeproxy.modes.ipvs.compile.servers import compile_server
 from kubeproxy.modes.ipvs.items import SetEntry, VirtualServer
-from kubeproxy.modes.ipvs.names import SERVICE_LINK, SetName, set_name
-from kubeproxy.modes.ipvs.rules.chains import (
+from kubeproxy.modes.ipvs.names import (
     FILTER,
     IPVS_FILTER,
     IPVS_OUT_FILTER,
-    JUMPS,
     NAT,
     OWN_CHAINS,
     SHARED_CHAINS,
+    SetName,
+    set_name,
 )
 from kubeproxy.modes.ipvs.rules.ownership import find_traces
+from kubeproxy.modes.ipvs.scaffold import JUMPS
 from kubeproxy.modes.ipvs.sinks.addresses import bound_addresses
 from kubeproxy.modes.netfilter.cleanup import Removal, clean_families, removal_input
 from kubeproxy.modes.netfilter.rules.text import TableText
 
 
 async def cleanup() -> Sequence[str]:
-    """Clean both families; what went wrong, in words."""
+    """Clean both families. Return what went wrong, in words."""
     problems: list[str] = []
     problems += _attempt(remove_servers)
     problems += _attempt(remove_link)
@@ -58,20 +60,15 @@ def remove_servers() -> None:
         table = Ipvs()
     except Unsupported:
         return
-    with table, Ipset() as ipset, Interfaces() as links:
-        ours = [server for family in Family for server in _ours(family, table, ipset, links)]
-        delete = messages.DEL_SERVICE
-        table.send([messages.format_service_key(delete, requests.key_of(s)) for s in ours])
+    with table, Ipset() as ipset, Route() as route:
+        ours = [server for family in Family for server in _ours(family, table, ipset, route)]
+        table.send([body for server in ours for body in compile_server(server, None, None).bodies])
 
 
-def _ours(family: Family, table: Ipvs, ipset: Ipset, links: Interfaces) -> list[VirtualServer]:
-    traces = find_traces(family, _entries(family, ipset), bound_addresses(links, family))
+def _ours(family: Family, table: Ipvs, ipset: Ipset, route: Route) -> list[VirtualServer]:
+    traces = find_traces(family, _entries(family, ipset), bound_addresses(route, family))
     servers = (VirtualServer(s.protocol, s.address, s.port) for s in table.services())
-    return [
-        server
-        for server in servers
-        if (":" in server.address) == (family is Family.IPV6) and traces.include(server)
-    ]
+    return [s for s in servers if family_of(s.address) is family and traces.include(s)]
 
 
 def _entries(family: Family, ipset: Ipset) -> list[SetEntry]:
@@ -86,28 +83,29 @@ def _entries(family: Family, ipset: Ipset) -> list[SetEntry]:
 
 
 def remove_link() -> None:
-    with Interfaces() as links:
-        link = links.link(SERVICE_LINK)
+    """Delete the link of our name. Raises KernelError if it is no dummy link, hence not ours."""
+    with Route() as route:
+        link = route.link(SERVICE_LINK)
         if link is None:
             return
         if link.kind != "dummy":
             raise KernelError(f"link {SERVICE_LINK} is not a dummy link but {link.kind or 'plain'}")
-        links.delete_link(link)
+        route.delete_link(link)
 
 
 def rules_input(table: TableText) -> str:
-    """Restore input that removes our jumps and chains; empty if there are none. Pure."""
+    """The restore input that removes our jumps and chains; empty if there are none. Pure."""
     chains = sorted((OWN_CHAINS[table.name] | SHARED_CHAINS[table.name]) & table.policies.keys())
     return removal_input(table, chains, [jump for jump, _ in JUMPS])
 
 
 def has_evidence(tables: Iterable[TableText]) -> bool:
-    """Was this mode here? Its other chains have the same names in iptables mode."""
+    """Has this mode been here? Its other chains have the same names in iptables mode."""
     return any({IPVS_FILTER, IPVS_OUT_FILTER} & table.policies.keys() for table in tables)
 
 
 def remove_sets() -> None:
-    """Both families' sets; the first that cannot be destroyed ends it, because a rule uses it."""
+    """Destroy both families' sets. Raises KernelError at the first one that a rule still uses."""
     with Ipset() as ipset:
         if not ipset.is_supported():
             return

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from kubeproxy.facts.address import join_host_port
-from kubeproxy.modes.base import Fragment, Item, Owner, Value
+from kubeproxy.facts.address import family_of, join_host_port
+from kubeproxy.facts.ids import Protocol
+from kubeproxy.kernel.ipset.wire import SetHead, SetType
+from kubeproxy.kernel.ipvs.wire import IP_VS_SVC_F_PERSISTENT, IP_VS_SVC_F_SCHED_MH_PORT
+from kubeproxy.modes.base import Owner, items_of
 from kubeproxy.modes.ipvs.items import (
-    HASH_PORT,
-    PERSISTENT,
     BoundAddress,
+    Fragment,
     IpSet,
+    Item,
+    Presence,
     ServerSpec,
     ServiceLink,
     SetEntry,
-    SetKind,
-    SetSpec,
+    Value,
     VirtualServer,
 )
-from kubeproxy.modes.ipvs.rules.chains import FILTER, JUMPS, NAT, OWN_CHAINS, SHARED_CHAINS
-from kubeproxy.modes.netfilter.items import Chain, Jump, Rules, Section
+from kubeproxy.modes.ipvs.names import FILTER, NAT, OWN_CHAINS, SHARED_CHAINS
+from kubeproxy.modes.ipvs.scaffold import JUMPS
+from kubeproxy.modes.netfilter.items import Chain, Rules, Section
 from kubeproxy.modes.netfilter.rules.text import chain_line
 
-_OPTION = {6: "-t", 17: "-u", 132: "--sctp-service"}
-_PROTOCOL = {6: "tcp", 17: "udp", 132: "sctp"}
+_SERVICE_OPTIONS = {Protocol.TCP: "-t", Protocol.UDP: "-u", Protocol.SCTP: "--sctp-service"}
+_PROTOCOLS = {protocol.number: protocol for protocol in Protocol}
 
 
 def describe(fragments: Mapping[Owner, Fragment]) -> str:
@@ -31,7 +35,7 @@ def describe(fragments: Mapping[Owner, Fragment]) -> str:
     items: dict[Item, Value] = {}
     for owner in sorted(fragments, reverse=True):
         items |= fragments[owner]
-    sections: tuple[tuple[str, Callable[[Mapping[Item, Value]], Iterable[str]]], ...] = (
+    sections: tuple[tuple[str, Callable[[Fragment], Iterable[str]]], ...] = (
         ("virtual servers", server_lines),
         ("sets", set_lines),
         ("addresses", address_lines),
@@ -42,63 +46,56 @@ def describe(fragments: Mapping[Owner, Fragment]) -> str:
     )
 
 
-def server_lines(items: Mapping[Item, Value]) -> list[str]:
-    """As `ipvsadm -Sn` prints virtual servers and real servers."""
-    lines: list[str] = []
-    for server, spec in items.items():
-        if isinstance(server, VirtualServer) and isinstance(spec, ServerSpec):
-            lines += _server_lines(server, spec)
-    return sorted(lines)
+def server_lines(items: Fragment) -> list[str]:
+    """Virtual servers and real servers as `ipvsadm -Sn` prints them."""
+    servers = items_of(items, VirtualServer, ServerSpec)
+    return sorted(line for server, spec in servers.items() for line in _server_lines(server, spec))
 
 
 def _server_lines(server: VirtualServer, spec: ServerSpec) -> Iterator[str]:
-    place = f"{_OPTION[server.protocol]} {join_host_port(server.address, server.port)}"
-    persistence = f" -p {spec.timeout_seconds}" if spec.flags & PERSISTENT else ""
-    hashing = " -b mh-port" if spec.flags & HASH_PORT else ""
+    option = _SERVICE_OPTIONS[_PROTOCOLS[server.protocol]]
+    place = f"{option} {join_host_port(server.address, server.port)}"
+    persistence = f" -p {spec.timeout_seconds}" if spec.flags & IP_VS_SVC_F_PERSISTENT else ""
+    hashing = " -b mh-port" if spec.flags & IP_VS_SVC_F_SCHED_MH_PORT else ""
     yield f"-A {place} -s {spec.scheduler}{persistence}{hashing}"
-    for real in spec.destinations:
-        where = join_host_port(real.address, real.port)
-        yield f"-a {place} -r {where} -m -w {real.weight}"
+    for real in spec.real_servers:
+        yield f"-a {place} -r {join_host_port(*real.place)} -m -w {real.weight}"
 
 
-def set_lines(items: Mapping[Item, Value]) -> list[str]:
-    """As `ipset save` prints sets and entries."""
-    sets = [
-        _set_line(item.name, spec)
-        for item, spec in items.items()
-        if isinstance(item, IpSet) and isinstance(spec, SetSpec)
-    ]
-    entries = [_entry_line(item) for item in items if isinstance(item, SetEntry)]
+def set_lines(items: Fragment) -> list[str]:
+    """Sets and entries as `ipset save` prints them."""
+    sets = [_set_line(item.name, head) for item, head in items_of(items, IpSet, SetHead).items()]
+    entries = map(_entry_line, items_of(items, SetEntry, Presence))
     return sorted(sets) + sorted(entries)
 
 
-def _set_line(name: str, spec: SetSpec) -> str:
-    if spec.kind == SetKind.PORT:
-        return f"create {name} {spec.kind} range 0-65535"
-    family = "inet6" if spec.is_ipv6 else "inet"
-    return f"create {name} {spec.kind} family {family} maxelem 65536"
+def _set_line(name: str, head: SetHead) -> str:
+    if head.type == SetType.PORT:
+        return f"create {name} {head.type} range 0-65535"
+    family = "inet6" if head.is_ipv6 else "inet"
+    return f"create {name} {head.type} family {family} maxelem 65536"
 
 
 def _entry_line(entry: SetEntry) -> str:
     parts = [entry.address] if entry.address else []
     if entry.port:
-        protocol = f"{_PROTOCOL[entry.protocol]}:" if entry.protocol else ""
+        protocol = f"{_PROTOCOLS[entry.protocol].lower_name}:" if entry.protocol else ""
         parts.append(f"{protocol}{entry.port}")
     if entry.second:
-        bits = 128 if ":" in entry.second else 32
-        is_network = entry.prefix_length not in (0, bits)
+        is_network = entry.prefix_length not in (0, family_of(entry.second).bits)
         parts.append(f"{entry.second}/{entry.prefix_length}" if is_network else entry.second)
     return f"add {entry.set_name} {','.join(parts)}"
 
 
-def address_lines(items: Mapping[Item, Value]) -> list[str]:
-    links = [f"link {item.name} type dummy" for item in items if isinstance(item, ServiceLink)]
-    bound = [item.address for item in items if isinstance(item, BoundAddress)]
-    return links + sorted(f"{a}/{128 if ':' in a else 32}" for a in bound)
+def address_lines(items: Fragment) -> list[str]:
+    """The link, and the addresses on it."""
+    links = [f"link {link.name} type dummy" for link in items_of(items, ServiceLink, Presence)]
+    bound = [item.address for item in items_of(items, BoundAddress, Presence)]
+    return links + sorted(f"{address}/{family_of(address).bits}" for address in bound)
 
 
-def rule_lines(items: Mapping[Item, Value]) -> Iterator[str]:
-    """As restore input: each table's chains with their rules in order, then the jumps."""
+def rule_lines(items: Fragment) -> Iterator[str]:
+    """Restore input: each table's chains with their rules in order, then the jumps."""
     for table in (NAT, FILTER):
         yield f"*{table}"
         names = sorted(OWN_CHAINS[table] | SHARED_CHAINS[table])
@@ -107,23 +104,18 @@ def rule_lines(items: Mapping[Item, Value]) -> Iterator[str]:
             yield from chain_rules(items, table, name)
         for jump, _ in JUMPS:
             if jump.table == table and jump in items:
-                yield _jump_line(jump)
+                yield f"-I {jump.chain} {jump.rule}"
         yield "COMMIT"
 
 
-def chain_rules(items: Mapping[Item, Value], table: str, chain: str) -> list[str]:
+def chain_rules(items: Fragment, table: str, chain: str) -> list[str]:
     """The rules of one chain in order."""
-    whole = items.get(Chain(table, chain))
-    if isinstance(whole, Rules):
+    whole = items_of(items, Chain, Rules).get(Chain(table, chain))
+    if whole is not None:
         return whole.lines()
-    sections = [
-        (item.order, value)
-        for item, value in items.items()
-        if isinstance(item, Section) and (item.table, item.chain) == (table, chain)
-    ]
-    sections.sort(key=lambda pair: pair[0])
-    return [line for _, value in sections if isinstance(value, Rules) for line in value.lines()]
-
-
-def _jump_line(jump: Jump) -> str:
-    return f"-I {jump.chain} {jump.rule}"
+    sections = {
+        section.order: held
+        for section, held in items_of(items, Section, Rules).items()
+        if (section.table, section.chain) == (table, chain)
+    }
+    return [line for order in sorted(sections) for line in sections[order].lines()]

@@ -1,33 +1,35 @@
 """What the mode may want in the kernel, beside iptables rules.
 
-    IpSet          a named set                                  → what it is
-    SetEntry       one element of a set                         → PRESENT
-    VirtualServer  where traffic arrives                        → how it is balanced, and to whom
+    IpSet          a named set                                   → what kind of set it is
+    SetEntry       one element of a set                          → PRESENT
+    VirtualServer  where traffic arrives                         → how it is balanced, and to whom
     ServiceLink    the dummy link that carries service addresses → PRESENT
-    BoundAddress   a service address on that link               → PRESENT
+    BoundAddress   a service address on that link                → PRESENT
 
 A virtual server and its real servers are one item, so that one changed endpoint is found by
-comparing one value, and what is sent is only what differs in it.
+comparing one value, and only what differs in it is sent.
 """
 
 from __future__ import annotations
 
-from enum import Enum, StrEnum
+from collections.abc import Mapping
+from enum import Enum
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from kubeproxy.facts.address import join_host_port
+from kubeproxy.facts.ids import Protocol
+from kubeproxy.kernel.ipset.wire import SetHead
+from kubeproxy.kernel.ipvs.wire import IP_VS_CONN_F_MASQ
+from kubeproxy.modes.netfilter.items import RuleItem, RuleValue
 
-PERSISTENT = 0x1
-"""Flag of a virtual server: a client stays with its real server for a time."""
-HASH_PORT = 0x10
-"""Flag of a virtual server, for the mh scheduler: hash the source port as well."""
-MASQUERADE = 0
-"""The forwarding method: addresses are translated, whatever the network between."""
+Place: TypeAlias = tuple[str, int]
+"""A real server's address and port."""
 
 
 class Presence(Enum):
-    """The value of items that have nothing to them but being there."""
+    """The value of items that either exist or do not."""
 
     PRESENT = "present"
 
@@ -35,29 +37,12 @@ class Presence(Enum):
 PRESENT = Presence.PRESENT
 
 
-class SetKind(StrEnum):
-    """The value is the kernel's name of the set type."""
-
-    IP = "hash:ip"
-    IP_PORT = "hash:ip,port"
-    IP_PORT_IP = "hash:ip,port,ip"
-    IP_PORT_NET = "hash:ip,port,net"
-    PORT = "bitmap:port"
-
-
-class SetSpec(Struct, frozen=True, gc=False):
-    """What a set is; a bitmap of ports knows no address family."""
-
-    kind: str
-    is_ipv6: bool = False
-
-
 class IpSet(Struct, frozen=True, gc=False):
     name: str
 
 
 class SetEntry(Struct, frozen=True, gc=False):
-    """Fields a set's type does not have keep their defaults.
+    """An element of a set. Fields that the set's type does not have keep their defaults.
 
     `prefix_length` makes `second` a network; a host has 32 or 128, never 0.
     """
@@ -71,28 +56,30 @@ class SetEntry(Struct, frozen=True, gc=False):
 
 
 class VirtualServer(Struct, frozen=True, gc=False):
+    """An address and port with a protocol number."""
+
     protocol: int
     address: str
     port: int
 
     def __str__(self) -> str:
-        name = PROTOCOL_NAMES.get(self.protocol, str(self.protocol))
+        name = _PROTOCOLS.get(self.protocol, self.protocol)
         return f"{join_host_port(self.address, self.port)}/{name}"
 
 
-PROTOCOL_NAMES = {6: "TCP", 17: "UDP", 132: "SCTP"}
+_PROTOCOLS: Mapping[int, str] = {protocol.number: protocol.value for protocol in Protocol}
 
 
-class Destination(Struct, frozen=True, gc=False):
-    """A real server. Wanted ones have weight 1; the kernel may show others."""
+class RealServer(Struct, frozen=True, gc=False):
+    """One of the servers behind a virtual server. Wanted ones have weight 1."""
 
     address: str
     port: int
     weight: int = 1
-    forward: int = MASQUERADE
+    forward: int = IP_VS_CONN_F_MASQ
 
     @property
-    def place(self) -> tuple[str, int]:
+    def place(self) -> Place:
         return (self.address, self.port)
 
 
@@ -102,7 +89,7 @@ class ServerSpec(Struct, frozen=True):
     scheduler: str
     flags: int
     timeout_seconds: int
-    destinations: tuple[Destination, ...] = ()
+    real_servers: tuple[RealServer, ...] = ()
 
     def has_head_of(self, other: ServerSpec) -> bool:
         """Is everything equal but the real servers?"""
@@ -119,3 +106,13 @@ class ServiceLink(Struct, frozen=True, gc=False):
 
 class BoundAddress(Struct, frozen=True, gc=False):
     address: str
+
+
+SetItem: TypeAlias = IpSet | SetEntry
+SetValue: TypeAlias = SetHead | Presence
+AddressItem: TypeAlias = ServiceLink | BoundAddress
+
+Item: TypeAlias = SetItem | RuleItem | VirtualServer | AddressItem
+Value: TypeAlias = SetValue | RuleValue | ServerSpec
+Fragment: TypeAlias = Mapping[Item, Value]
+"""What one service port, or the scaffold, wants."""

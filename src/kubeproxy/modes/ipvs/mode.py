@@ -7,7 +7,6 @@ that bring traffic to them. Removal goes the other way, so no packet meets a hal
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 from msgspec.structs import replace
 
@@ -15,18 +14,14 @@ from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.logs import get_logger
-from kubeproxy.modes.base import Backend, Fragment, Mode, ModeOptions, Owner, Sink
+from kubeproxy.modes.base import AnySink, Backend, Mode, Owner
 from kubeproxy.modes.ipvs.check import check, set_sysctls, set_timeouts
 from kubeproxy.modes.ipvs.cleanup import cleanup
 from kubeproxy.modes.ipvs.describe import describe
-from kubeproxy.modes.ipvs.render import (
-    DEFAULT_SCHEDULER,
-    RenderSettings,
-    facts_used,
-    render_plan,
-    render_scaffold,
-)
-from kubeproxy.modes.ipvs.rules.chains import scope
+from kubeproxy.modes.ipvs.items import Fragment, Item, Value
+from kubeproxy.modes.ipvs.options import Options, options_of
+from kubeproxy.modes.ipvs.render import render, rendering_facts
+from kubeproxy.modes.ipvs.scaffold import scaffold, scope
 from kubeproxy.modes.ipvs.sinks.addresses import AddressSink
 from kubeproxy.modes.ipvs.sinks.servers import ServerSink
 from kubeproxy.modes.ipvs.sinks.sets import SetSink
@@ -39,53 +34,38 @@ from kubeproxy.plan.types import ServicePlan
 logger = get_logger(__name__)
 
 
-class IpvsBackend(Backend):
+class IpvsBackend(Backend[Item, Value, Options]):
     """Virtual servers of one family."""
-
-    mode: ClassVar[str] = "ipvs"
 
     def __init__(
         self,
         family: Family,
-        options: ModeOptions,
+        options: Options,
         *,
         tables: Tables | None = None,
         rules: RuleTables | None = None,
     ) -> None:
         super().__init__(family, options)
         self._tables = tables or KernelTables()
-        lock_timeout = options.xtables_lock_timeout_seconds
-        self._xtables = Xtables(family, lock_timeout_seconds=lock_timeout)
+        self._xtables = Xtables(family, options.tools)
         sets = SetSink(self._tables, family)
-        self._netfilter = NetfilterSink(rules or self._xtables, scope(family))
-        self._servers = ServerSink(
-            self._tables,
-            family,
-            sets,
-            exclude_cidrs=options.ipvs_exclude_cidrs,
-            drain_limit_seconds=options.ipvs_drain_limit_seconds,
-        )
+        netfilter = NetfilterSink(rules or self._xtables, scope(family))
+        self._servers = ServerSink(self._tables, family, sets, options)
         addresses = AddressSink(self._tables, family)
-        self._sinks: tuple[Sink, ...] = (sets, self._netfilter, self._servers, addresses)
-        self._settings = RenderSettings(
-            family=family,
-            scheduler=options.ipvs_scheduler or DEFAULT_SCHEDULER,
-            mark=options.masquerade_mark_text,
-            allows_host_ports=options.ipvs_host_ports_on_cluster_ips,
-        )
+        self._sinks: tuple[AnySink, ...] = (sets, netfilter, self._servers, addresses)
 
     @property
-    def sinks(self) -> Sequence[Sink]:
+    def sinks(self) -> Sequence[AnySink]:
         return self._sinks
 
     def scaffold(self, node: NodeFacts) -> Fragment:
-        return render_scaffold(node, self._settings)
+        return scaffold(node, self.options)
 
     def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
-        return render_plan(plan, node, self._settings)
+        return render(plan, node, self.options)
 
     def rendering_facts(self, node: NodeFacts) -> NodeFacts:
-        return facts_used(node)
+        return rendering_facts(node)
 
     def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
         return describe(fragments)
@@ -94,10 +74,10 @@ class IpvsBackend(Backend):
         set_sysctls(self.options)
         set_timeouts(self.options)
         version = await self._xtables.probe()
-        self._settings = replace(self._settings, has_random_fully=version.has_random_fully)
+        self.options = replace(self.options, has_random_fully=version.has_random_fully)
 
     async def tick(self, now: float) -> float | None:
-        """Let go of real servers that have become idle."""
+        """Delete real servers that have drained."""
         try:
             self._servers.drain(now)
         except KernelError as error:
@@ -110,6 +90,7 @@ class IpvsBackend(Backend):
 
 MODE = Mode(
     name="ipvs",
+    options=options_of,
     create=IpvsBackend,
     check=check,
     cleanup=cleanup,

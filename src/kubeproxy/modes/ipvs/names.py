@@ -1,6 +1,7 @@
-"""Names the mode uses in the kernel; they are how a restarted proxy recognises what is ours. Pure.
+"""Names the mode uses in the kernel: sets, iptables chains, and what is in which. Pure.
 
-Upstream's, to the letter: people and tools read them.
+They are upstream's, to the letter: people and tools read them, and a restarted proxy recognises by
+them what is ours. The link's name is in `facts.node`, because other modes must know it too.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from enum import StrEnum
 from functools import cache
 
 from kubeproxy.facts.ids import Family, Protocol
-from kubeproxy.modes.ipvs.items import SetKind
-
-SERVICE_LINK = "kube-ipvs0"
+from kubeproxy.kernel.ipset.wire import SetType
 
 _LONGEST_SET_NAME = 31
+"""ipset's limit."""
 
 
 class SetName(StrEnum):
@@ -38,24 +38,24 @@ class SetName(StrEnum):
     IPVS_IPS = "KUBE-IPVS-IPS"
 
 
-SET_KINDS: dict[SetName, SetKind] = {
-    SetName.LOOP_BACK: SetKind.IP_PORT_IP,
-    SetName.CLUSTER_IP: SetKind.IP_PORT,
-    SetName.EXTERNAL_IP: SetKind.IP_PORT,
-    SetName.EXTERNAL_IP_LOCAL: SetKind.IP_PORT,
-    SetName.LOAD_BALANCER: SetKind.IP_PORT,
-    SetName.LOAD_BALANCER_FW: SetKind.IP_PORT,
-    SetName.LOAD_BALANCER_LOCAL: SetKind.IP_PORT,
-    SetName.LOAD_BALANCER_SOURCE_IP: SetKind.IP_PORT_IP,
-    SetName.LOAD_BALANCER_SOURCE_CIDR: SetKind.IP_PORT_NET,
-    SetName.NODE_PORT_TCP: SetKind.PORT,
-    SetName.NODE_PORT_LOCAL_TCP: SetKind.PORT,
-    SetName.NODE_PORT_UDP: SetKind.PORT,
-    SetName.NODE_PORT_LOCAL_UDP: SetKind.PORT,
-    SetName.NODE_PORT_SCTP: SetKind.IP_PORT,
-    SetName.NODE_PORT_LOCAL_SCTP: SetKind.IP_PORT,
-    SetName.HEALTH_CHECK_NODE_PORT: SetKind.PORT,
-    SetName.IPVS_IPS: SetKind.IP,
+SET_TYPES: dict[SetName, SetType] = {
+    SetName.LOOP_BACK: SetType.IP_PORT_IP,
+    SetName.CLUSTER_IP: SetType.IP_PORT,
+    SetName.EXTERNAL_IP: SetType.IP_PORT,
+    SetName.EXTERNAL_IP_LOCAL: SetType.IP_PORT,
+    SetName.LOAD_BALANCER: SetType.IP_PORT,
+    SetName.LOAD_BALANCER_FW: SetType.IP_PORT,
+    SetName.LOAD_BALANCER_LOCAL: SetType.IP_PORT,
+    SetName.LOAD_BALANCER_SOURCE_IP: SetType.IP_PORT_IP,
+    SetName.LOAD_BALANCER_SOURCE_CIDR: SetType.IP_PORT_NET,
+    SetName.NODE_PORT_TCP: SetType.PORT,
+    SetName.NODE_PORT_LOCAL_TCP: SetType.PORT,
+    SetName.NODE_PORT_UDP: SetType.PORT,
+    SetName.NODE_PORT_LOCAL_UDP: SetType.PORT,
+    SetName.NODE_PORT_SCTP: SetType.IP_PORT,
+    SetName.NODE_PORT_LOCAL_SCTP: SetType.IP_PORT,
+    SetName.HEALTH_CHECK_NODE_PORT: SetType.PORT,
+    SetName.IPVS_IPS: SetType.IP,
 }
 
 NODE_PORT_SETS: dict[Protocol, tuple[SetName, SetName]] = {
@@ -63,7 +63,7 @@ NODE_PORT_SETS: dict[Protocol, tuple[SetName, SetName]] = {
     Protocol.UDP: (SetName.NODE_PORT_UDP, SetName.NODE_PORT_LOCAL_UDP),
     Protocol.SCTP: (SetName.NODE_PORT_SCTP, SetName.NODE_PORT_LOCAL_SCTP),
 }
-"""For every node port, and additionally for those with policy Local."""
+"""The set for every node port, and the one that those with policy Local are in as well."""
 
 SET_COMMENTS: dict[SetName, str] = {
     SetName.LOOP_BACK: ("Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose"),
@@ -104,7 +104,31 @@ SET_COMMENTS: dict[SetName, str] = {
 
 @cache
 def set_name(family: Family, name: SetName) -> str:
-    """The set's name in this family; ipset allows 31 characters, and some are cut."""
+    """The set's name in this family; some IPv6 names are cut to what ipset allows."""
     if family is Family.IPV4:
         return name.value
     return name.value.replace("KUBE-", "KUBE-6-", 1)[:_LONGEST_SET_NAME]
+
+
+NAT = "nat"
+FILTER = "filter"
+
+SERVICES = "KUBE-SERVICES"
+POSTROUTING = "KUBE-POSTROUTING"
+NODE_PORT = "KUBE-NODE-PORT"
+LOAD_BALANCER = "KUBE-LOAD-BALANCER"
+MARK_MASQ = "KUBE-MARK-MASQ"
+FORWARD = "KUBE-FORWARD"
+PROXY_FIREWALL = "KUBE-PROXY-FIREWALL"
+SOURCE_RANGES = "KUBE-SOURCE-RANGES-FIREWALL"
+IPVS_FILTER = "KUBE-IPVS-FILTER"
+IPVS_OUT_FILTER = "KUBE-IPVS-OUT-FILTER"
+
+OWN_CHAINS = {NAT: frozenset({MARK_MASQ}), FILTER: frozenset({FORWARD, NODE_PORT, IPVS_FILTER})}
+"""By table: chains whose rules are the scaffold's alone."""
+
+SHARED_CHAINS = {
+    NAT: frozenset({SERVICES, POSTROUTING, NODE_PORT, LOAD_BALANCER}),
+    FILTER: frozenset({PROXY_FIREWALL, SOURCE_RANGES, IPVS_OUT_FILTER}),
+}
+"""By table: chains in which services have rules."""

@@ -11,73 +11,35 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from kubeproxy.facts.address import is_loopback
 from kubeproxy.facts.endpoint import Endpoint
-from kubeproxy.facts.ids import Family, Protocol
+from kubeproxy.facts.ids import Protocol
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.modes.base import Fragment, Item, Value
+from kubeproxy.kernel.ipvs.wire import IP_VS_SVC_F_PERSISTENT, IP_VS_SVC_F_SCHED_MH_PORT
 from kubeproxy.modes.ipvs.items import (
-    HASH_PORT,
-    PERSISTENT,
     PRESENT,
     BoundAddress,
-    Destination,
-    IpSet,
+    Fragment,
+    Item,
+    RealServer,
     ServerSpec,
-    ServiceLink,
     SetEntry,
-    SetKind,
-    SetSpec,
+    Value,
     VirtualServer,
 )
-from kubeproxy.modes.ipvs.names import NODE_PORT_SETS, SERVICE_LINK, SET_KINDS, SetName, set_name
-from kubeproxy.modes.ipvs.rules.chains import (
-    RuleSettings,
-    out_filter,
-    scaffold_rules,
-    set_fragments,
-)
+from kubeproxy.modes.ipvs.names import NODE_PORT_SETS, SetName, set_name
+from kubeproxy.modes.ipvs.options import Options
+from kubeproxy.modes.ipvs.rules.sets import out_filter, set_rules
 from kubeproxy.plan.types import Frontend, FrontendKind, ServicePlan
 
-DEFAULT_SCHEDULER = "rr"
 _HASHING_SCHEDULER = "mh"
 
 
-class RenderSettings(Struct, frozen=True, gc=False):
-    """What configuration says about rendering."""
-
-    family: Family
-    scheduler: str = DEFAULT_SCHEDULER
-    mark: str = "0x00004000"
-    has_random_fully: bool = True
-    allows_host_ports: bool = False
-
-    def rules(self, node: NodeFacts) -> RuleSettings:
-        return RuleSettings(
-            family=self.family,
-            detector=node.detector,
-            masquerade_all=node.masquerade_all,
-            mark=self.mark,
-            has_random_fully=self.has_random_fully,
-            allows_host_ports=self.allows_host_ports,
-        )
-
-
-def render_scaffold(node: NodeFacts, settings: RenderSettings) -> Fragment:
-    """The link, the empty sets, and the rules that exist with no service at all."""
-    items: dict[Item, Value] = {ServiceLink(SERVICE_LINK): PRESENT}
-    for name, kind in SET_KINDS.items():
-        is_ipv6 = settings.family is Family.IPV6 and kind is not SetKind.PORT
-        items[IpSet(set_name(settings.family, name))] = SetSpec(kind, is_ipv6)
-    return items | dict(scaffold_rules(settings.rules(node)))
-
-
-def render_plan(plan: ServicePlan, node: NodeFacts, settings: RenderSettings) -> Fragment:
+def render(plan: ServicePlan, node: NodeFacts, options: Options) -> Fragment:
     """Everything one service port wants."""
-    rendering = _Rendering(plan, node, settings)
+    rendering = _Rendering(plan, node, options)
     rendering.hairpin()
     for frontend in plan.frontends:
         if frontend.kind is FrontendKind.NODE_PORT:
@@ -91,25 +53,25 @@ def render_plan(plan: ServicePlan, node: NodeFacts, settings: RenderSettings) ->
 class _Rendering:
     """The items of one plan, as they come together."""
 
-    def __init__(self, plan: ServicePlan, node: NodeFacts, settings: RenderSettings) -> None:
+    def __init__(self, plan: ServicePlan, node: NodeFacts, options: Options) -> None:
         self.items: dict[Item, Value] = {}
         self._plan = plan
         self._node = node
-        self._family = settings.family
+        self._family = node.family
         self._protocol = plan.id.protocol
         self._number = plan.id.protocol.number
-        self._scheduler = settings.scheduler
-        self._rules = set_fragments(settings.rules(node))
+        self._scheduler = options.scheduler
+        self._rules = set_rules(node.family, node.detector, masquerade_all=node.masquerade_all)
 
     def hairpin(self) -> None:
-        """An endpoint that reaches itself through a service must not see its own address."""
+        """Masquerade an endpoint that reaches itself: it must not see its own address as client."""
         for endpoint in self._plan.hairpin:
             self._enter(
                 SetName.LOOP_BACK, endpoint.address, port=endpoint.port, second=endpoint.address
             )
 
     def address(self, frontend: Frontend) -> None:
-        """A cluster IP, external IP or load balancer address."""
+        """Serve a cluster IP, external IP or load balancer address."""
         for name in _address_sets(frontend, self._plan):
             self._enter(name, frontend.address, port=frontend.port)
         if frontend.source_ranges:
@@ -120,7 +82,7 @@ class _Rendering:
             self._bind(frontend.address)
 
     def _restrict(self, frontend: Frontend) -> None:
-        """Source ranges, and whether the node itself is within them."""
+        """Admit the source ranges, and the node itself if it is within them."""
         for cidr in frontend.source_ranges:
             network, _, length = cidr.partition("/")
             self._enter(
@@ -138,10 +100,11 @@ class _Rendering:
                 second=frontend.address,
             )
         else:
-            self.items |= out_filter(self._family, frontend.address, self._number, frontend.port)
+            rules = out_filter(self._family, frontend.address, self._number, frontend.port)
+            self.items.update(rules.items())
 
     def node_port(self, frontend: Frontend) -> None:
-        """One virtual server per node address; nothing is bound, the addresses are there."""
+        """Serve every node address; they exist already, so nothing is bound."""
         addresses = node_port_addresses(self._node)
         every, local = NODE_PORT_SETS[self._protocol]
         names = (every, local) if self._plan.is_external_policy_local else (every,)
@@ -156,6 +119,7 @@ class _Rendering:
             self.items[VirtualServer(self._number, address, frontend.port)] = spec
 
     def health_check(self) -> None:
+        """Admit the health check port to the host."""
         plan = self._plan
         if not plan.health_check_node_port or _lacks_node_addresses(plan, self._node):
             return
@@ -163,35 +127,36 @@ class _Rendering:
 
     def _spec(self, frontend: Frontend) -> ServerSpec:
         endpoints = local_policy_falls_back(self._plan, frontend)
-        flags = PERSISTENT if self._plan.affinity_seconds else 0
+        places = sorted((e.address, e.port) for e in endpoints)
+        flags = IP_VS_SVC_F_PERSISTENT if self._plan.affinity_seconds else 0
         if self._scheduler == _HASHING_SCHEDULER:
-            flags |= HASH_PORT
+            flags |= IP_VS_SVC_F_SCHED_MH_PORT
         return ServerSpec(
             scheduler=self._scheduler,
             flags=flags,
             timeout_seconds=self._plan.affinity_seconds,
-            destinations=_destinations(endpoints),
+            real_servers=tuple(RealServer(*place) for place in places),
         )
 
     def _bind(self, address: str) -> None:
         self.items[BoundAddress(address)] = PRESENT
-        self._claim(SetName.IPVS_IPS, SetEntry(self._name(SetName.IPVS_IPS), address))
+        self._claim(SetName.IPVS_IPS, SetEntry(self._set_name(SetName.IPVS_IPS), address))
 
     def _enter(
         self, name: SetName, address: str, *, port: int, second: str = "", prefix_length: int = 0
     ) -> None:
-        entry = SetEntry(self._name(name), address, self._number, port, second, prefix_length)
+        entry = SetEntry(self._set_name(name), address, self._number, port, second, prefix_length)
         self._claim(name, entry)
 
     def _enter_port(self, name: SetName, port: int) -> None:
-        self._claim(name, SetEntry(self._name(name), port=port))
+        self._claim(name, SetEntry(self._set_name(name), port=port))
 
     def _claim(self, name: SetName, entry: SetEntry) -> None:
-        """An entry, and with it the rules that exist while the set has one."""
+        """Claim an entry, and with it the rules that exist while the set has one."""
         self.items[entry] = PRESENT
-        self.items |= self._rules[name]
+        self.items.update(self._rules[name].items())
 
-    def _name(self, name: SetName) -> str:
+    def _set_name(self, name: SetName) -> str:
         return set_name(self._family, name)
 
 
@@ -216,7 +181,10 @@ def local_policy_falls_back(plan: ServicePlan, frontend: Frontend) -> tuple[Endp
 
 
 def node_port_addresses(node: NodeFacts) -> tuple[str, ...]:
-    """The node's addresses that serve node ports: never loopback, and link-local only if told."""
+    """The node's addresses that serve node ports.
+
+    Never loopback, and link-local ones only if `nodePortAddresses` is configured.
+    """
     return tuple(
         address
         for address in node.node_port_addresses
@@ -224,16 +192,18 @@ def node_port_addresses(node: NodeFacts) -> tuple[str, ...]:
     )
 
 
-def facts_used(node: NodeFacts) -> NodeFacts:
-    """The facts that rendering looks at. What pods' interfaces bring is not among them, so that
-    pods that come and go render nothing anew."""
+def rendering_facts(node: NodeFacts) -> NodeFacts:
+    """What rendering reads of the node.
+
+    What pods' interfaces bring is left out, so that pods that come and go render nothing again.
+    """
     serving = node_port_addresses(node)
-    kept = (a for a in node.addresses if a in serving or not _is_unusable(a))
+    kept = (
+        address
+        for address in node.addresses
+        if address in serving or not (is_loopback(address) or _is_link_local(address))
+    )
     return replace(node, addresses=tuple(kept), service_cidrs=(), is_large_cluster=False)
-
-
-def _is_unusable(address: str) -> bool:
-    return is_loopback(address) or _is_link_local(address)
 
 
 def _is_link_local(address: str) -> bool:
@@ -243,10 +213,3 @@ def _is_link_local(address: str) -> bool:
 def _lacks_node_addresses(plan: ServicePlan, node: NodeFacts) -> bool:
     """Quirk: a node port that no address serves takes the health check port with it."""
     return bool(plan.node_port) and not node_port_addresses(node)
-
-
-def _destinations(endpoints: Iterable[Endpoint]) -> tuple[Destination, ...]:
-    return tuple(
-        Destination(address, port)
-        for address, port in sorted((e.address, e.port) for e in endpoints)
-    )

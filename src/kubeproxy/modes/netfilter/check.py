@@ -1,16 +1,19 @@
-"""Can iptables be used here? Asked by every mode that needs it, answered in upstream's words."""
+"""Whether iptables can be used on this host, for every mode that needs it.
+
+Promise: the error is worded as upstream words it.
+"""
 
 from __future__ import annotations
 
 from kubeproxy.errors import KernelError, Unsupported
 from kubeproxy.facts.ids import Family
-from kubeproxy.modes.base import ModeOptions
+from kubeproxy.modes.netfilter.options import ToolOptions
 from kubeproxy.modes.netfilter.sinks.xtables import Xtables
 
 
-async def require_iptables(family: Family, options: ModeOptions) -> None:
-    """Raise Unsupported, with what the tool says, unless this family can be programmed."""
-    tables = Xtables(family, lock_timeout_seconds=options.xtables_lock_timeout_seconds)
+async def require_iptables(family: Family, options: ToolOptions) -> None:
+    """Raise Unsupported with the tool's own message unless this family can be programmed."""
+    tables = Xtables(family, options)
     try:
         await tables.probe()
         await tables.require_chain("nat", "POSTROUTING")

@@ -1,8 +1,8 @@
-"""Taking rules and chains of ours out of a table again, all at once and nothing else.
+"""Remove the chains and jumps of a mode, and nothing else.
 
-The pure part composes one commit per table: jumps are detached, chains emptied, then deleted, so
-nothing is ever half removed. A chain that somebody else's rule still leads to cannot be deleted;
-it is left empty.
+Promise: one commit per table detaches the jumps, empties the chains and deletes them, so nothing
+is ever half removed. A chain to which a rule of another program leads cannot be deleted; it is
+left empty and reported. Leaves to others: which chains and jumps are a mode's own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from msgspec import Struct
 from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family
 from kubeproxy.modes.netfilter.items import Jump
+from kubeproxy.modes.netfilter.options import ToolOptions
 from kubeproxy.modes.netfilter.rules.canonical import canonical_rule
 from kubeproxy.modes.netfilter.rules.text import TableText, chain_line, parse_save
 from kubeproxy.modes.netfilter.sinks.xtables import Xtables
@@ -22,9 +23,9 @@ from kubeproxy.modes.netfilter.sinks.xtables import Xtables
 class Removal(Struct, frozen=True):
     """What a mode wants removed.
 
-    `compose` gives the restore input that removes what is ours in a table, empty if nothing is.
-    Nothing is touched where `has_evidence` finds no sign of the mode: other modes have chains of
-    the same names.
+    `compose` returns the restore input that removes what is ours in a table, or an empty text if
+    nothing is ours. Nothing is touched unless `has_evidence` finds a sign of the mode, because
+    other modes have chains of the same names.
     """
 
     tables: tuple[str, ...]
@@ -33,7 +34,10 @@ class Removal(Struct, frozen=True):
 
 
 def removal_input(table: TableText, chains: Sequence[str], jumps: Iterable[Jump]) -> str:
-    """Restore input that removes these of our chains and jumps, as far as they are there. Pure."""
+    """Restore input that removes these chains, which exist, and those of the jumps that exist.
+
+    Empty if there is nothing to remove. Pure.
+    """
     removed = {
         (jump.chain, canonical_rule(f"-A {jump.chain} {jump.rule}")): jump
         for jump in jumps
@@ -41,7 +45,7 @@ def removal_input(table: TableText, chains: Sequence[str], jumps: Iterable[Jump]
     }
     ours = set(chains)
     present: set[tuple[str, str]] = set()
-    used: set[str] = set()
+    used: set[str] = set()  # targets of foreign rules; -X of such a chain would be refused
     for chain in table.rules.keys() - ours:
         for line in table.lines(chain):
             key = (chain, canonical_rule(line))
@@ -58,7 +62,7 @@ def removal_input(table: TableText, chains: Sequence[str], jumps: Iterable[Jump]
 
 
 async def save_tables(tables: Xtables, names: Iterable[str]) -> dict[str, TableText]:
-    """These tables as they are now; one that does not exist is empty."""
+    """Read these tables. One that does not exist is empty."""
     saved = {name: TableText(name) for name in names}
     for name in saved:
         saved |= {table.name: table for table in parse_save(await tables.save(name))}
@@ -66,17 +70,17 @@ async def save_tables(tables: Xtables, names: Iterable[str]) -> dict[str, TableT
 
 
 async def clean_families(removal: Removal) -> list[str]:
-    """Clean both families as far as their tools are there; what went wrong, in words."""
+    """Clean every family whose tools work here. Return what went wrong, in words."""
     problems: list[str] = []
     for family in Family:
-        tables = Xtables(family)
+        tables = Xtables(family, ToolOptions())
         if await tables.is_present():
             problems += await clean_tables(tables, removal)
     return problems
 
 
 async def clean_tables(tables: Xtables, removal: Removal) -> list[str]:
-    """Clean one family; what went wrong, in words."""
+    """Clean one family. Return what went wrong, in words."""
     try:
         saved = await save_tables(tables, removal.tables)
     except KernelError as error:
@@ -91,6 +95,7 @@ async def clean_tables(tables: Xtables, removal: Removal) -> list[str]:
 
 
 async def _clean(tables: Xtables, text: str) -> list[str]:
+    """Run one removal. Return why it failed, or which chains are left."""
     if not text:
         return []
     try:

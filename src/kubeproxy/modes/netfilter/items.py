@@ -7,15 +7,15 @@
     Jump          one rule in a built-in chain that leads to us → its Position
     GuestChain    a chain another program has as well           → at least these GuestRules
 
-A `Scope` tells a sink which of all this is a mode's own. Values only; no text is interpreted here
-beyond comparing rules the way iptables itself would show them.
+A `Scope` defines which of all this is a mode's own. Two values are equal if iptables would
+print the same rules for them, because what is read is compared with what was written. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from msgspec import Struct
 
@@ -32,7 +32,7 @@ class Position(Enum):
 
 
 class ChainState(Enum):
-    """Do we know, rule by rule, what a shared chain holds? Wanted is always KNOWN."""
+    """Do we know, rule by rule, what a shared chain holds? The wanted value is always KNOWN."""
 
     KNOWN = "known"
     UNKNOWN = "unknown"
@@ -48,7 +48,8 @@ class Chain(Struct, frozen=True, gc=False):
 class ChainGroup(Struct, frozen=True, gc=False):
     """Chains of one owner that come and go together, known by a name they have in common.
 
-    One item where there could be dozens: a big cluster has ten times as many chains as services.
+    One item where there could be dozens: a big cluster has ten times as many chains as services,
+    and every table of the program would have ten times as many entries.
     """
 
     table: str
@@ -63,7 +64,11 @@ class SharedChain(Struct, frozen=True, gc=False):
 
 
 class Section(Struct, frozen=True, gc=False):
-    """One owner's rules in a shared chain. Sections stand in the order of `rank`, then `key`."""
+    """One owner's rules in a shared chain. Sections stand in the order of `rank`, then `key`.
+
+    A section is the unit of change in a chain that all services share, so that one changed service
+    does not rewrite the rules of all others.
+    """
 
     table: str
     chain: str
@@ -79,8 +84,10 @@ Order: TypeAlias = tuple[int, SortKey]
 
 
 class GuestChain(Struct, frozen=True, gc=False):
-    """A chain that another program makes too: it must exist and hold at least our rules, and is
-    never removed."""
+    """A chain that another program creates too.
+
+    It must exist and hold at least our rules. It is never removed.
+    """
 
     table: str
     name: str
@@ -94,11 +101,26 @@ class Jump(Struct, frozen=True, gc=False):
     rule: str
 
 
-class Rules(Struct, frozen=True, eq=False, gc=False):
-    """The rules of a chain or section: complete `-A` lines, each with its line end.
+class _ByMeaning(Struct, frozen=True, eq=False, gc=False):
+    """A value that equals another of its type if iptables would print both alike."""
 
-    Equal are rules that iptables would print alike, so what was read equals what was written.
-    """
+    def means_the_same(self, other: Self) -> bool:
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        return self.means_the_same(other)
+
+    def __ne__(self, other: object) -> bool:
+        # Struct's own __ne__ compares fields and does not call __eq__.
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]  # equality is by meaning, which has no cheap hash
+
+
+class Rules(_ByMeaning, frozen=True, eq=False, gc=False):
+    """The rules of a chain or section: complete `-A` lines, each with its line end."""
 
     text: str = ""
 
@@ -109,9 +131,7 @@ class Rules(Struct, frozen=True, eq=False, gc=False):
     def lines(self) -> list[str]:
         return self.text.splitlines()
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Rules):
-            return NotImplemented
+    def means_the_same(self, other: Self) -> bool:
         if self.text == other.text:
             return True
         if self.count != other.count:
@@ -119,14 +139,8 @@ class Rules(Struct, frozen=True, eq=False, gc=False):
         pairs = zip(self.lines(), other.lines(), strict=True)
         return all(canonical_rule(mine) == canonical_rule(theirs) for mine, theirs in pairs)
 
-    def __ne__(self, other: object) -> bool:
-        # Said explicitly: the inherited one compares fields and does not ask __eq__.
-        return not self == other
 
-    __hash__ = None  # type: ignore[assignment]  # equality is by meaning, which has no cheap hash
-
-
-class GroupRules(Struct, frozen=True, eq=False, gc=False):
+class GroupRules(_ByMeaning, frozen=True, eq=False, gc=False):
     """The chains of a group with their rules' text, in the order they are shown."""
 
     chains: Mapping[str, str]
@@ -140,7 +154,7 @@ class GroupRules(Struct, frozen=True, eq=False, gc=False):
         return sum(map(len, self.chains.values()))
 
     def differing(self, other: GroupRules) -> list[str]:
-        """Chains of ours that the other has not, or has with other rules."""
+        """Our chains that the other group lacks or has with other rules."""
         return [
             chain
             for chain, text in self.chains.items()
@@ -148,20 +162,13 @@ class GroupRules(Struct, frozen=True, eq=False, gc=False):
             or (held != text and Rules(held) != Rules(text))
         ]
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, GroupRules):
-            return NotImplemented
+    def means_the_same(self, other: Self) -> bool:
         if self.chains == other.chains:
             return True
         return self.chains.keys() == other.chains.keys() and not self.differing(other)
 
-    def __ne__(self, other: object) -> bool:
-        return not self == other
 
-    __hash__ = None  # type: ignore[assignment]  # as with Rules
-
-
-class GuestRules(Struct, frozen=True, eq=False, gc=False):
+class GuestRules(_ByMeaning, frozen=True, eq=False, gc=False):
     """Our rules in a guest chain, or (`is_read`) all that was found there.
 
     Found equals wanted if it holds everything wanted, whatever else the other program put there.
@@ -174,19 +181,19 @@ class GuestRules(Struct, frozen=True, eq=False, gc=False):
     def count(self) -> int:
         return self.text.count("\n")
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, GuestRules):
-            return NotImplemented
+    def means_the_same(self, other: Self) -> bool:
         if self.is_read == other.is_read:
             return self.text == other.text
         read, wanted = (self, other) if self.is_read else (other, self)
         held = set(map(canonical_rule, read.text.splitlines()))
         return held.issuperset(map(canonical_rule, wanted.text.splitlines()))
 
-    def __ne__(self, other: object) -> bool:
-        return not self == other
 
-    __hash__ = None  # type: ignore[assignment]  # as with Rules
+RuleItem: TypeAlias = Chain | ChainGroup | SharedChain | Section | GuestChain | Jump
+"""Everything a mode may want in the tables of iptables."""
+
+RuleValue: TypeAlias = Rules | GroupRules | GuestRules | ChainState | Position
+"""What such an item should be; which type goes with which item is in the table above."""
 
 
 def rules(chain: str, specs: Iterable[str]) -> Rules:
@@ -195,7 +202,7 @@ def rules(chain: str, specs: Iterable[str]) -> Rules:
 
 
 Identify: TypeAlias = Callable[[str, str, str], Order | None]
-"""(table, shared chain, saved rule line) → which section it belongs to, or None if no idea."""
+"""(table, shared chain, saved rule line) → the section it belongs to, or None if unrecognised."""
 
 
 def identify_nothing(_table: str, _chain: str, _line: str) -> Order | None:
@@ -222,8 +229,11 @@ def respell_nothing(text: str) -> str:
 
 
 class Scope(Struct, frozen=True):
-    """What belongs to a mode: tables in the order they are written, chains by name or prefix,
-    and jumps in the order they are inserted."""
+    """What belongs to a mode.
+
+    Tables are in the order they are written, and jumps in the order they are inserted. Chains are
+    given by name or by prefix.
+    """
 
     tables: tuple[str, ...]
     chains: Mapping[str, frozenset[str]]
@@ -244,5 +254,5 @@ class Scope(Struct, frozen=True):
         return chain in self.shared_chains.get(table, ())
 
     def is_guest_of(self, table: str, chain: str) -> bool:
-        """Is this a chain another program makes too?"""
+        """Is this a chain that another program creates too?"""
         return chain in self.guest_chains.get(table, ())

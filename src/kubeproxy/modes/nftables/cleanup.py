@@ -1,6 +1,6 @@
 """Removes everything this mode ever put into the kernel: its table in both families.
 
-Whose table it is does not matter: upstream's has the same name and is removed the same way.
+Which proxy made the table does not matter: upstream's has the same name and is removed too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.nftables import wire as nft
-from kubeproxy.kernel.nftables.table import NftSocket, raise_refusals
+from kubeproxy.kernel.nftables.table import Nftables, raise_refusals
 from kubeproxy.modes.nftables.names import TABLE_NAME, layout_of
 
 _UNUSABLE = frozenset((errno.EPROTONOSUPPORT, errno.EOPNOTSUPP, errno.EAFNOSUPPORT))
@@ -19,7 +19,7 @@ _UNUSABLE = frozenset((errno.EPROTONOSUPPORT, errno.EOPNOTSUPP, errno.EAFNOSUPPO
 
 
 async def cleanup() -> Sequence[str]:
-    """Delete our tables in the current network namespace; what went wrong, in words."""
+    """Delete our tables in the current network namespace. Return descriptions of problems."""
     problems = []
     for family in Family:
         try:
@@ -31,10 +31,11 @@ async def cleanup() -> Sequence[str]:
 
 
 def _delete_table(family: Family) -> None:
-    with NftSocket(layout_of(family).number) as handle:
-        if not any(table.name == TABLE_NAME for table in handle.tables()):
+    with Nftables(layout_of(family).number) as nftables:
+        if not any(table.name == TABLE_NAME for table in nftables.tables()):
             return
-        batch = nft.Batch(handle.family)
-        batch.add(nft.DELTABLE, nft.table_body(TABLE_NAME), f"table {TABLE_NAME}")
-        refusals = [r for r in handle.commit(batch) if r.errno != errno.ENOENT]
+        transaction = nft.Transaction(nftables.family)
+        transaction.add(nft.DELTABLE, nft.table_body(TABLE_NAME), f"table {TABLE_NAME}")
+        # Another process may have deleted the table since it was listed.
+        refusals = [r for r in nftables.commit(transaction) if r.errno != errno.ENOENT]
         raise_refusals(refusals)

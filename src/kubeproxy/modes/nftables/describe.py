@@ -5,36 +5,51 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from kubeproxy.facts.ids import Family
-from kubeproxy.modes.base import Fragment, Item, Owner, Value
+from kubeproxy.kernel.nftables import wire as nft
+from kubeproxy.kernel.nftables.wire import Hook
+from kubeproxy.modes.base import Owner, items_of
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.items import (
     Chain,
     ChainItem,
     Element,
     ElementItem,
-    Hook,
+    Fragment,
+    Item,
     Pool,
     PoolItem,
     SetItem,
     SetSpec,
+    Value,
 )
 from kubeproxy.modes.nftables.names import FamilyLayout, layout_of
 from kubeproxy.modes.nftables.rules.text import format_key, format_rule, format_verdict
 
-_HOOKS = ("prerouting", "input", "forward", "output", "postrouting")
-_TYPE_NAMES = {
-    7: "ipv4_addr",
-    8: "ipv6_addr",
-    12: "inet_proto",
-    13: "inet_service",
-    19: "mark",
+_HOOKS = {
+    nft.NF_INET_PRE_ROUTING: "prerouting",
+    nft.NF_INET_LOCAL_IN: "input",
+    nft.NF_INET_FORWARD: "forward",
+    nft.NF_INET_LOCAL_OUT: "output",
+    nft.NF_INET_POST_ROUTING: "postrouting",
 }
-_FIELDS = {7: "address", 8: "address", 12: "protocol", 13: "port", 19: "index"}
-_TIMEOUT = 0x10
+_TYPE_NAMES = {
+    nft.TYPE_IPADDR: "ipv4_addr",
+    nft.TYPE_IP6ADDR: "ipv6_addr",
+    nft.TYPE_INET_PROTOCOL: "inet_proto",
+    nft.TYPE_INET_SERVICE: "inet_service",
+    nft.TYPE_MARK: "mark",
+}
+_FIELDS = {
+    nft.TYPE_IPADDR: "address",
+    nft.TYPE_IP6ADDR: "address",
+    nft.TYPE_INET_PROTOCOL: "protocol",
+    nft.TYPE_INET_SERVICE: "port",
+    nft.TYPE_MARK: "index",
+}
 
 
 def describe(family: Family, fragments: Mapping[Owner, Fragment]) -> str:
-    """Everything these fragments would install; of a contested item the smallest owner's."""
+    """Everything these fragments would install, of a contested item the smallest owner's."""
     items: dict[Item, Value] = {}
     for owner in sorted(fragments):
         for item, value in fragments[owner].items():
@@ -43,18 +58,17 @@ def describe(family: Family, fragments: Mapping[Owner, Fragment]) -> str:
     name = "ip" if family is Family.IPV4 else "ip6"
     lines = [f"table {name} {names.TABLE_NAME} {{", f'\tcomment "{names.TABLE_COMMENT}"']
     lines += _set_lines(items, layout)
-    lines += _chain_lines(items, layout)
+    lines += _chain_lines(items_of(items, ChainItem, Chain), layout)
     return "\n".join((*lines, "}", ""))
 
 
-def _set_lines(items: Mapping[Item, Value], layout: FamilyLayout) -> Iterator[str]:
-    elements = _element_lines(items, layout)
-    for item, spec in items.items():
-        if not isinstance(item, SetItem) or not isinstance(spec, SetSpec):
-            continue
+def _set_lines(items: Fragment, layout: FamilyLayout) -> Iterator[str]:
+    specs = items_of(items, SetItem, SetSpec)
+    elements = _element_lines(items, specs, layout)
+    for item, spec in specs.items():
         yield f"\t{'map' if spec.data_type else 'set'} {item.name} {{"
         yield f"\t\ttype {_type_text(spec)}"
-        if spec.flags & _TIMEOUT:
+        if spec.flags & nft.NFT_SET_TIMEOUT:
             yield f"\t\tflags dynamic,timeout; timeout {spec.timeout_ms // 1000}s"
         if item.name in names.COMMENTS:
             yield f'\t\tcomment "{names.COMMENTS[item.name]}"'
@@ -64,38 +78,38 @@ def _set_lines(items: Mapping[Item, Value], layout: FamilyLayout) -> Iterator[st
         yield "\t}"
 
 
-def type_ids(packed: int) -> list[int]:
-    """The fields of a concatenation, first one first."""
+def _types(packed: int) -> list[int]:
+    """The types of a concatenation's fields, first one first."""
     found: list[int] = []
     while packed:
-        found.append(packed & 0x3F)
-        packed >>= 6
+        found.append(packed & (1 << nft.TYPE_BITS) - 1)
+        packed >>= nft.TYPE_BITS
     return found[::-1]
 
 
 def _type_text(spec: SetSpec) -> str:
-    key = " . ".join(_TYPE_NAMES[number] for number in type_ids(spec.key_type))
+    key = " . ".join(_TYPE_NAMES[number] for number in _types(spec.key_type))
     if not spec.data_type:
         return key
     if not spec.data_length:
         return f"{key} : verdict"
-    return f"{key} : {' . '.join(_TYPE_NAMES[n] for n in type_ids(spec.data_type))}"
+    return f"{key} : {' . '.join(_TYPE_NAMES[n] for n in _types(spec.data_type))}"
 
 
-def _element_lines(items: Mapping[Item, Value], layout: FamilyLayout) -> dict[str, list[str]]:
-    specs = {
-        item.name: [_FIELDS[number] for number in type_ids(spec.key_type)]
-        for item, spec in items.items()
-        if isinstance(item, SetItem) and isinstance(spec, SetSpec)
+def _element_lines(
+    items: Fragment, specs: Mapping[SetItem, SetSpec], layout: FamilyLayout
+) -> dict[str, list[str]]:
+    fields = {
+        item.name: [_FIELDS[number] for number in _types(spec.key_type)]
+        for item, spec in specs.items()
     }
     lines: dict[str, list[str]] = {}
-    for item, value in items.items():
-        if isinstance(item, ElementItem) and isinstance(value, Element):
-            text = format_element(item, value, specs[item.set], layout)
-            lines.setdefault(item.set, []).append(text)
-        elif isinstance(item, PoolItem) and isinstance(value, Pool):
-            pool = format_pool(item, value, specs[item.map], layout)
-            lines.setdefault(item.map, []).extend(pool)
+    for item, element in items_of(items, ElementItem, Element).items():
+        text = format_element(item, element, fields[item.set], layout)
+        lines.setdefault(item.set, []).append(text)
+    for pool_item, pool in items_of(items, PoolItem, Pool).items():
+        texts = _format_pool(pool_item, pool, fields[pool_item.map], layout)
+        lines.setdefault(pool_item.map, []).extend(texts)
     return lines
 
 
@@ -109,7 +123,7 @@ def format_element(
     return text if value.verdict is None else f"{text} : {format_verdict(value.verdict)}"
 
 
-def format_pool(
+def _format_pool(
     item: PoolItem, value: Pool, fields: Sequence[str], layout: FamilyLayout
 ) -> Iterator[str]:
     """A pool's elements as nft prints them."""
@@ -121,10 +135,8 @@ def format_pool(
         yield f"{key} . 0x{index:08x} : {endpoint}"
 
 
-def _chain_lines(items: Mapping[Item, Value], layout: FamilyLayout) -> Iterator[str]:
-    for item, chain in items.items():
-        if not isinstance(item, ChainItem) or not isinstance(chain, Chain):
-            continue
+def _chain_lines(chains: Mapping[ChainItem, Chain], layout: FamilyLayout) -> Iterator[str]:
+    for item, chain in chains.items():
         yield f"\tchain {item.name} {{"
         if item.name in names.COMMENTS:
             yield f'\t\tcomment "{names.COMMENTS[item.name]}"'

@@ -7,62 +7,49 @@ from collections.abc import Mapping, Sequence
 from kubeproxy.facts.address import is_loopback
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts, planning_facts
+from kubeproxy.kernel.nftables.table import Nftables
 from kubeproxy.logs import get_logger
-from kubeproxy.modes.base import (
-    Backend,
-    DriftListener,
-    Fragment,
-    Measure,
-    Mode,
-    ModeOptions,
-    Owner,
-    Sink,
-)
+from kubeproxy.modes.base import AnySink, Backend, DriftListener, Measure, Mode, Owner
 from kubeproxy.modes.nftables.check import check
 from kubeproxy.modes.nftables.cleanup import cleanup
 from kubeproxy.modes.nftables.describe import describe
+from kubeproxy.modes.nftables.items import Fragment, Item, Value
 from kubeproxy.modes.nftables.names import layout_of
+from kubeproxy.modes.nftables.options import Options, options_of
 from kubeproxy.modes.nftables.render import render
 from kubeproxy.modes.nftables.scaffold import scaffold
-from kubeproxy.modes.nftables.sinks.localhost import LocalhostSink, listener_items
+from kubeproxy.modes.nftables.sinks.localhost import LocalhostSink
 from kubeproxy.modes.nftables.sinks.monitor import DriftMonitor
-from kubeproxy.modes.nftables.sinks.table import OpenSocket, TableSink
+from kubeproxy.modes.nftables.sinks.table import OpenNftables, TableSink
 from kubeproxy.plan.types import ServicePlan
 
 logger = get_logger(__name__)
 
 
-class NftablesBackend(Backend):
-    """Table `kube-proxy` of one family."""
-
-    mode = "nftables"
+class NftablesBackend(Backend[Item, Value, Options]):
+    """Table `kube-proxy` of one family, and with an option listeners on localhost."""
 
     def __init__(
-        self, family: Family, options: ModeOptions, open_socket: OpenSocket | None = None
+        self, family: Family, options: Options, open_nftables: OpenNftables = Nftables
     ) -> None:
         super().__init__(family, options)
         self._layout = layout_of(family)
-        self._table = TableSink(self._layout, *(() if open_socket is None else (open_socket,)))
-        self._localhost: LocalhostSink | None = None
-        self._sinks: tuple[Sink, ...] = (self._table,)
-        if options.nftables_localhost_node_ports:
-            # The table comes last: it alone takes additions and removals in one transaction.
-            self._localhost = LocalhostSink(family)
-            self._sinks = (self._localhost, self._table)
+        self._table = TableSink(self._layout, open_nftables)
+        self._localhost = LocalhostSink(family) if options.localhost_node_ports else None
 
     @property
-    def sinks(self) -> Sequence[Sink]:
-        return self._sinks
+    def sinks(self) -> Sequence[AnySink]:
+        # The table comes last: it alone takes additions and removals in one transaction.
+        return (self._table,) if self._localhost is None else (self._localhost, self._table)
 
     def scaffold(self, node: NodeFacts) -> Fragment:
-        return scaffold(node, self.options.masquerade_mark)
+        return scaffold(node, self.options)
 
     def rendering_facts(self, node: NodeFacts) -> NodeFacts:
         return planning_facts(node)
 
     def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
-        items = render(plan, node, self.options.masquerade_mark)
-        return items if self._localhost is None else {**items, **listener_items(plan)}
+        return render(plan, node, self.options)
 
     def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
         return describe(self.family, fragments)
@@ -75,7 +62,7 @@ class NftablesBackend(Backend):
             logger.error(None, message, ipFamily=self.family.value)
 
     async def watch(self, drifted: DriftListener) -> None:
-        monitor = DriftMonitor(self._layout, self._table.socket.port_id)
+        monitor = DriftMonitor(self._layout, self._table.nftables.port_id)
         try:
             await monitor.run(drifted)
         finally:
@@ -94,12 +81,13 @@ class NftablesBackend(Backend):
 
 
 def _includes_loopback(node: NodeFacts) -> bool:
-    """Was loopback asked for? "All addresses" does not count as asking."""
+    """Is loopback configured to serve node ports? "All addresses" does not count."""
     return not node.node_ports_match_all and any(map(is_loopback, node.node_port_addresses))
 
 
 MODE = Mode(
     name="nftables",
+    options=options_of,
     create=NftablesBackend,
     check=check,
     cleanup=cleanup,

@@ -1,8 +1,12 @@
-"""Names of everything in our table, and how keys are laid out in bytes.
+"""Names of everything in our table, and how keys are laid out in bytes. Pure.
 
-Names that upstream's table has too are spelled as upstream spells them and have the same type,
-so that either proxy can take over the other's table. Names that only we have contain no `/` and
-do not start with `affinity-`: upstream flushes and deletes what does. Pure.
+Names that upstream's table has too are spelled as upstream spells them and have the same type, so
+that either proxy can take over the other's table. Names that only we have contain no `/` and do
+not start with `affinity-`, because upstream flushes and deletes what does.
+
+After a restart, this is the one place that classifies what is found (`chain_kind`,
+`is_affinity_set`). A name that is none of ours gets the kind of what it resembles: nothing wants
+it, so the kind only decides when it is removed.
 """
 
 from __future__ import annotations
@@ -10,12 +14,15 @@ from __future__ import annotations
 import base64
 import hashlib
 from functools import lru_cache
-from ipaddress import IPv6Address
 
 from msgspec import Struct
 
+from kubeproxy.facts.address import pack_address
 from kubeproxy.facts.endpoint import Endpoint
-from kubeproxy.facts.ids import Family, ServicePortId
+from kubeproxy.facts.ids import Family, Protocol, ServicePortId
+from kubeproxy.kernel.nftables import wire as nft
+from kubeproxy.kernel.nftables.wire import Hook
+from kubeproxy.modes.nftables.items import ChainKind
 
 TABLE_NAME = "kube-proxy"
 TABLE_COMMENT = "rules for kube-proxy"
@@ -35,8 +42,38 @@ NODE_PORT_ENDPOINTS = "nodeport-endpoints"
 NODE_PORT_LOCAL_ENDPOINTS = "nodeport-local-endpoints"
 POOL_MAPS = (SERVICE_ENDPOINTS, LOCAL_ENDPOINTS, NODE_PORT_ENDPOINTS, NODE_PORT_LOCAL_ENDPOINTS)
 
-AFFINITY_PREFIX = "affinity-"
+_PRE_DNAT = nft.NF_IP_PRI_NAT_DST - 10
+BASE_CHAINS: dict[str, Hook] = {
+    "filter-prerouting-pre-dnat": Hook("filter", nft.NF_INET_PRE_ROUTING, _PRE_DNAT),
+    "filter-output-pre-dnat": Hook("filter", nft.NF_INET_LOCAL_OUT, _PRE_DNAT),
+    "filter-input": Hook("filter", nft.NF_INET_LOCAL_IN, nft.NF_IP_PRI_FILTER),
+    "filter-forward": Hook("filter", nft.NF_INET_FORWARD, nft.NF_IP_PRI_FILTER),
+    "filter-output": Hook("filter", nft.NF_INET_LOCAL_OUT, nft.NF_IP_PRI_FILTER),
+    "nat-prerouting": Hook("nat", nft.NF_INET_PRE_ROUTING, nft.NF_IP_PRI_NAT_DST),
+    "nat-output": Hook("nat", nft.NF_INET_LOCAL_OUT, nft.NF_IP_PRI_NAT_DST),
+    "nat-postrouting": Hook("nat", nft.NF_INET_POST_ROUTING, nft.NF_IP_PRI_NAT_SRC),
+}
+"""The chains attached to hooks, and where."""
+
+MASQUERADING = "masquerading"
+CLUSTER_IPS_CHECK = "cluster-ips-check"
+SERVICE_ENDPOINTS_CHECK = "service-endpoints-check"
+NODE_PORT_ENDPOINTS_CHECK = "nodeport-endpoints-check"
+FIREWALL_CHECK = "firewall-check"
+SERVICES = "services"
 REJECT_CHAIN = "reject-chain"
+SCAFFOLD_CHAINS = frozenset(
+    (
+        MASQUERADING,
+        CLUSTER_IPS_CHECK,
+        SERVICE_ENDPOINTS_CHECK,
+        NODE_PORT_ENDPOINTS_CHECK,
+        FIREWALL_CHECK,
+        SERVICES,
+        REJECT_CHAIN,
+    )
+)
+"""The other chains that always exist, class chains aside."""
 
 COMMENTS = {
     CLUSTER_IPS: "Active ClusterIPs",
@@ -53,10 +90,19 @@ COMMENTS = {
     NODE_PORT_LOCAL_ENDPOINTS: "endpoints on this node, for external traffic policy Local",
     REJECT_CHAIN: "helper for @no-endpoint-services / @no-endpoint-nodeports",
 }
-"""What the sets, maps and chains say about themselves in `nft list`."""
+"""The comments that `nft list` shows for sets, maps and chains."""
+
+# ---- names of one service's objects ----------------------------------------------------------
+
+AFFINITY_SET_PREFIX = "affinity-"
+ENDPOINT_CHAIN_PREFIX = "endpoint-"
+SERVICE_CHAIN_PREFIX = "service-"
+LOCAL_CHAIN_PREFIX = "local-"
+EXTERNAL_CHAIN_PREFIX = "external-"
+FIREWALL_CHAIN_PREFIX = "firewall-"
 
 _LONGEST_BASE = 240
-"""nft names have at most 256 characters; 16 are left for prefixes."""
+"""nft names have at most 256 characters, of which 16 are left for prefixes."""
 
 
 def base_name(name: str) -> str:
@@ -67,35 +113,69 @@ def base_name(name: str) -> str:
 
 
 def service_port_name(port: ServicePortId) -> str:
-    """`namespace/service/protocol/port`; the port's name may be empty."""
+    """`namespace/service/protocol/port`, where the port's name may be empty."""
     return f"{port.namespace}/{port.name}/{port.protocol.lower_name}/{port.port}"
+
+
+def endpoint_name(port: ServicePortId, endpoint: Endpoint) -> str:
+    """The service port with one of its endpoints. An nft name cannot hold a colon."""
+    address = endpoint.address.replace(":", ".")
+    return f"{service_port_name(port)}__{address}/{endpoint.port}"
 
 
 _LONGEST_COMMENT = 127
 
 
 def comment_of(port: ServicePortId) -> str:
-    """The service's name as elements carry it; nft keeps no longer comments."""
+    """The service's name as a comment, cut to the length that nft keeps."""
     return port.label[:_LONGEST_COMMENT]
 
 
-def endpoint_name(port: ServicePortId, endpoint: Endpoint) -> str:
-    """The service port with one of its endpoints; nft names cannot hold a colon."""
-    address = endpoint.address.replace(":", ".")
-    return f"{service_port_name(port)}__{address}/{endpoint.port}"
+# ---- what a found object is ------------------------------------------------------------------
+
+
+def chain_kind(name: str) -> ChainKind:
+    """What a chain of this name is for. Names with a slash hold a service's name."""
+    if name in BASE_CHAINS:
+        return ChainKind.BASE
+    if name in SCAFFOLD_CHAINS:
+        return ChainKind.SCAFFOLD
+    if "/" not in name:
+        is_pick = name.startswith(("pick-", "nodeport-pick-"))
+        return ChainKind.CLASS_PICK if is_pick else ChainKind.CLASS_ENTRY
+    if name.startswith(ENDPOINT_CHAIN_PREFIX):
+        return ChainKind.ENDPOINT
+    is_pool = name.startswith((SERVICE_CHAIN_PREFIX, LOCAL_CHAIN_PREFIX))
+    return ChainKind.SERVICE_POOL if is_pool else ChainKind.SERVICE_ENTRY
+
+
+@lru_cache(maxsize=4096)
+def is_chain_of_service(name: str) -> bool:
+    """Does a chain of this name belong to one service? Every dispatch element is tested."""
+    return chain_kind(name).is_of_service
+
+
+def is_affinity_set(name: str) -> bool:
+    return name.startswith(AFFINITY_SET_PREFIX)
+
+
+# ---- keys and data ---------------------------------------------------------------------------
 
 
 class FamilyLayout(Struct, frozen=True, gc=False):
-    """What differs between the two tables."""
+    """What differs between the tables of the two families."""
 
-    number: int
-    """nf_tables family, and address family of DNAT."""
+    family: Family
     address_length: int
     address_type: int
     source_offset: int
     destination_offset: int
     reject_code: int
-    loopback: str
+
+    @property
+    def number(self) -> int:
+        """nf_tables' number of the family, which is the address family's."""
+        return self.family.af
 
     @property
     def words(self) -> int:
@@ -104,30 +184,27 @@ class FamilyLayout(Struct, frozen=True, gc=False):
 
 
 _LAYOUTS = {
-    Family.IPV4: FamilyLayout(2, 4, 7, 12, 16, 3, "127.0.0.0/8"),
-    Family.IPV6: FamilyLayout(10, 16, 8, 8, 24, 4, "::1/128"),
+    Family.IPV4: FamilyLayout(
+        family=Family.IPV4,
+        address_length=4,
+        address_type=nft.TYPE_IPADDR,
+        source_offset=12,
+        destination_offset=16,
+        reject_code=nft.ICMP_PORT_UNREACH,
+    ),
+    Family.IPV6: FamilyLayout(
+        family=Family.IPV6,
+        address_length=16,
+        address_type=nft.TYPE_IP6ADDR,
+        source_offset=8,
+        destination_offset=24,
+        reject_code=nft.ICMPV6_PORT_UNREACH,
+    ),
 }
 
 
 def layout_of(family: Family) -> FamilyLayout:
     return _LAYOUTS[family]
-
-
-def pack_address(address: str) -> bytes:
-    """A canonical address in network order."""
-    if ":" in address:
-        return IPv6Address(address).packed
-    network, _, host = address.rpartition(".")
-    return _pack_network(network) + _OCTETS[host]
-
-
-_OCTETS = {str(number): bytes((number,)) for number in range(256)}
-
-
-@lru_cache(maxsize=4096)
-def _pack_network(octets: str) -> bytes:
-    """The first three octets: few networks hold many endpoints."""
-    return bytes(map(int, octets.split(".")))
 
 
 @lru_cache(maxsize=4096)
@@ -136,7 +213,7 @@ def pack_port(port: int) -> bytes:
     return port.to_bytes(2, "big") + b"\0\0"
 
 
-_PROTOCOL_FIELDS = {number: bytes((number, 0, 0, 0)) for number in (6, 17, 132)}
+_PROTOCOL_FIELDS = {protocol.number: bytes((protocol.number, 0, 0, 0)) for protocol in Protocol}
 
 
 def node_port_key(protocol: int, port: int) -> bytes:

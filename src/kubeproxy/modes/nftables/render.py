@@ -1,32 +1,38 @@
-"""One service port's plan becomes the items it wants in our table. Pure.
+"""One service port's plan becomes the items it wants. Pure.
 
-Per frontend: a dispatch element (destination → class chain), a pool (the endpoints the class
+Each frontend has a dispatch element (destination → class chain), a pool (the endpoints the class
 chain picks from), and where needed a no-endpoint or firewall element. All four share the
-frontend's key, which is what the sink keeps together in one transaction.
+frontend's key, by which `compile` keeps them together in one transaction. With the option for
+node ports on localhost, a node port also has a listener there.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses
 
+from kubeproxy.facts.address import pack_address
 from kubeproxy.facts.endpoint import Endpoint
+from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.modes.base import Fragment, Item, Value
+from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.items import (
-    DROP,
-    RETURN,
     Chain,
     ChainItem,
+    ChainKind,
     Element,
     ElementItem,
+    Fragment,
+    Item,
+    ListenerItem,
     Pool,
     PoolItem,
-    Rule,
-    goto,
+    Target,
+    Value,
 )
 from kubeproxy.modes.nftables.names import layout_of
+from kubeproxy.modes.nftables.options import Options
 from kubeproxy.modes.nftables.rules import affinity
 from kubeproxy.modes.nftables.rules import pieces as rules
 from kubeproxy.modes.nftables.rules.classes import (
@@ -39,25 +45,31 @@ from kubeproxy.modes.nftables.rules.classes import (
 from kubeproxy.modes.nftables.rules.pieces import rule
 from kubeproxy.plan.types import Frontend, FrontendKind, ServicePlan, Verdict
 
-IN_SET = Element()
-_REFUSALS = {Verdict.REJECT: goto(names.REJECT_CHAIN), Verdict.DROP: DROP}
+_IN_SET = Element()
+_REFUSING = {
+    Verdict.REJECT: nft.Verdict(nft.NFT_GOTO, names.REJECT_CHAIN),
+    Verdict.DROP: nft.DROP,
+}
+_RELAYED = (Protocol.TCP, Protocol.UDP)
 
 
-def render(plan: ServicePlan, node: NodeFacts, mark: int) -> Fragment:
+def render(plan: ServicePlan, node: NodeFacts, options: Options) -> Fragment:
     """The items this service port wants."""
-    context = ClassContext(layout_of(node.family), node.detector, mark)
+    context = ClassContext(layout_of(node.family), node.detector, options.masquerade_mark)
     items: dict[Item, Value] = {
-        ElementItem(names.CLUSTER_IPS, names.pack_address(plan.cluster_ip)): IN_SET
+        ElementItem(names.CLUSTER_IPS, pack_address(plan.cluster_ip)): _IN_SET
     }
     protocol = plan.id.protocol.number
     for endpoint in plan.reachable:
         if endpoint.is_local:
-            items[ElementItem(names.HAIRPIN, names.hairpin_key(endpoint, protocol))] = IN_SET
+            items[ElementItem(names.HAIRPIN, names.hairpin_key(endpoint, protocol))] = _IN_SET
     if plan.affinity_seconds and plan.has_endpoints:
         items |= affinity.affinity_items(plan, context)
     slots = _Slots()
     for frontend in plan.frontends:
         _add_frontend(items, plan, frontend, context, slots)
+    if options.localhost_node_ports:
+        items |= listener_items(plan)
     return items
 
 
@@ -87,17 +99,18 @@ def _add_frontend(
         key = names.node_port_key(protocol, frontend.port)
     else:
         key = names.service_key(frontend.address, protocol, frontend.port)
-    if frontend.accepts_anybody:
+    if frontend.accepts_anyone:
         dispatch = names.SERVICE_NODE_PORTS if is_node_port else names.SERVICE_IPS
         chain = _entry(items, plan, frontend, context)
-        items[ElementItem(dispatch, key)] = Element(goto(chain), names.comment_of(plan.id))
+        verdict = nft.Verdict(nft.NFT_GOTO, chain)
+        items[ElementItem(dispatch, key)] = Element(verdict, names.comment_of(plan.id))
         if not plan.affinity_seconds:
             for map_name, endpoints in _pools(plan, frontend):
                 items[PoolItem(map_name, key)] = slots.pool(endpoints)
     if frontend.verdict is not Verdict.FORWARD:
         refused = names.NO_ENDPOINT_NODE_PORTS if is_node_port else names.NO_ENDPOINT_SERVICES
-        verdict = _REFUSALS[frontend.verdict]
-        items[ElementItem(refused, key)] = Element(verdict, names.comment_of(plan.id))
+        refusing = Element(_REFUSING[frontend.verdict], names.comment_of(plan.id))
+        items[ElementItem(refused, key)] = refusing
     if frontend.source_ranges:
         items |= _firewall_items(plan, frontend, context, key)
 
@@ -105,7 +118,7 @@ def _add_frontend(
 def _entry(
     items: dict[Item, Value], plan: ServicePlan, frontend: Frontend, context: ClassContext
 ) -> str:
-    """The chain the frontend's traffic goes to; a class chain is wanted by whoever uses it."""
+    """The chain the frontend's traffic goes to. A class chain is wanted by each of its users."""
     if not plan.affinity_seconds:
         found = _class_of(plan, frontend, context)
         items.update(found.chains)
@@ -144,24 +157,40 @@ def _firewall_items(
     plan: ServicePlan, frontend: Frontend, context: ClassContext, key: bytes
 ) -> dict[Item, Value]:
     """Who may connect: the ranges, and the VIPs themselves where the plan allows them."""
-    chain = "firewall-" + names.base_name(names.service_port_name(plan.id))
-    allowed = _merged((*frontend.source_ranges, *frontend.vip_sources))
+    chain = names.FIREWALL_CHAIN_PREFIX + names.base_name(names.service_port_name(plan.id))
     layout = context.layout
-    listed: list[Rule] = [
-        rule(rules.in_network(layout, layout.source_offset, cidr), rules.decides(RETURN))
-        for cidr in allowed
+    listed = [
+        rule(rules.in_network(layout, layout.source_offset, cidr), rules.verdict(nft.RETURN))
+        for cidr in _merged((*frontend.source_ranges, *frontend.vip_sources), layout.family)
     ]
-    listed.append(rule(rules.decides(DROP)))
+    listed.append(rule(rules.verdict(nft.DROP)))
+    verdict = nft.Verdict(nft.NFT_GOTO, chain)
     return {
-        ChainItem(chain): Chain(tuple(listed)),
-        ElementItem(names.FIREWALL_IPS, key): Element(goto(chain), names.comment_of(plan.id)),
+        ChainItem(chain): Chain(ChainKind.SERVICE_ENTRY, tuple(listed)),
+        ElementItem(names.FIREWALL_IPS, key): Element(verdict, names.comment_of(plan.id)),
     }
 
 
-def _merged(cidrs: tuple[str, ...]) -> list[str]:
+def _merged(cidrs: tuple[str, ...], family: Family) -> list[str]:
     """The fewest networks that mean the same."""
-    networks = [ipaddress.ip_network(cidr) for cidr in cidrs]
-    v4 = [n for n in networks if isinstance(n, ipaddress.IPv4Network)]
-    v6 = [n for n in networks if isinstance(n, ipaddress.IPv6Network)]
-    merged = (*ipaddress.collapse_addresses(v4), *ipaddress.collapse_addresses(v6))
-    return [str(network) for network in merged]
+    if family is Family.IPV4:
+        return [str(network) for network in collapse_addresses(map(IPv4Network, cidrs))]
+    return [str(network) for network in collapse_addresses(map(IPv6Network, cidrs))]
+
+
+def listener_items(plan: ServicePlan) -> dict[Item, Value]:
+    """The listeners on localhost one service port wants.
+
+    The node's own clients use all endpoints whatever the traffic policy is, as they do on every
+    other address of the node.
+    """
+    if plan.id.protocol not in _RELAYED:
+        return {}
+    items: dict[Item, Value] = {}
+    for frontend in plan.frontends_of(FrontendKind.NODE_PORT):
+        if frontend.accepts_anyone:
+            pool = plan.cluster if frontend.has_short_circuit else plan.pool(frontend.pool)
+            endpoints = tuple((e.address, e.port) for e in pool.endpoints)
+            target = Target(endpoints, plan.affinity_seconds)
+            items[ListenerItem(plan.id.protocol, frontend.port)] = target
+    return items

@@ -1,6 +1,6 @@
-"""Removing everything of the userspace mode, and nothing else.
+"""Remove everything of the userspace mode, and nothing else.
 
-Only rules outlive the process; sockets went with it.
+Only rules outlive the process. Sockets are closed with it.
 """
 
 from __future__ import annotations
@@ -19,5 +19,5 @@ def cleanup_input(table: TableText) -> str:
 
 
 async def cleanup() -> Sequence[str]:
-    """Clean both families, as far as their tools are there; what went wrong, in words."""
+    """Clean both families as far as their tools are installed. Return a text for each problem."""
     return await clean_families(Removal(SCOPE.tables, cleanup_input))

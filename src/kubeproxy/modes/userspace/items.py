@@ -1,27 +1,37 @@
-"""The items of this mode that are not iptables rules, and what effects teach about them."""
+"""The items of this mode and what binding their sockets teaches.
+
+    Listener    a proxy port that serves one pool of a service port   → its Balance
+    Claim       a port of this node, held so that nothing else has it → the service port it is for
+    Uncarried   a service port that this mode cannot carry            → the reason, to be logged
+    RuleItem    chains, sections and jumps of iptables                → see `netfilter.items`
+
+The first three are the socket sink's, the last those of the netfilter sink.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
 from kubeproxy.facts.ids import Protocol, ServicePortId
+from kubeproxy.modes.netfilter.items import RuleItem, RuleValue
+from kubeproxy.modes.userspace.carrier.messages import Balance
 from kubeproxy.plan.types import PoolName
 
 
 class Listener(NamedTuple):
-    """A proxy port that serves one pool of a service port; its value is a `Balance`."""
+    """A proxy port that serves one pool of a service port."""
 
     owner: ServicePortId
     pool: PoolName
 
 
 class Claim(NamedTuple):
-    """A port of this node (address empty: on all of them) held so that nothing else takes it.
+    """A port of this node that a frontend occupies; an empty address stands for all of them.
 
-    Its value is the service port it is held for; of several that want it, the smallest.
+    Of several service ports that want it, the smallest holds it.
     """
 
     address: str
@@ -29,16 +39,25 @@ class Claim(NamedTuple):
     protocol: Protocol
 
 
-class PortalOptions(Struct, frozen=True):
-    """What configuration says about portals: where proxy ports listen, and whether processes of
-    the node reach node ports at 127.0.0.1."""
+class Uncarried(NamedTuple):
+    """A service port that this mode cannot carry.
 
-    listen_address: str
-    serves_localhost: bool = True
+    It is an item because rendering is pure and cannot log: applying the item logs its value.
+    """
+
+    owner: ServicePortId
 
 
 class Learned(Struct, frozen=True):
-    """What came of binding: the port of each listener, and who holds each claim."""
+    """The outcome of binding: the port of each listener, and the holder of each claim."""
 
     ports: Mapping[Listener, int] = {}
     claims: Mapping[Claim, ServicePortId] = {}
+
+
+SocketItem: TypeAlias = Listener | Claim | Uncarried
+SocketValue: TypeAlias = Balance | ServicePortId | str
+
+Item: TypeAlias = SocketItem | RuleItem
+Value: TypeAlias = SocketValue | RuleValue
+Fragment: TypeAlias = Mapping[Item, Value]

@@ -1,7 +1,7 @@
 """One service port as items: its listeners, its claimed ports, and the rules that divert to them.
 
-Pure. A first rendering wants sockets only, because the rules need what binding them teaches: the
-proxy port of each listener, and that the claims are held. The next rendering has it all.
+Pure. A first rendering asks for sockets only, because the rules need what binding them teaches: the
+proxy port of each listener, and that the claims are held. The next rendering is complete.
 
 There is one listener for each pool the plan uses, so that each frontend (and each kind of client,
 where a Local policy treats them differently) is diverted to the endpoints it may use.
@@ -14,32 +14,43 @@ from collections.abc import Iterator
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Protocol
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.modes.base import Item, Value
 from kubeproxy.modes.netfilter.items import Rules, Section, rules
 from kubeproxy.modes.userspace.carrier.balance import Target
 from kubeproxy.modes.userspace.carrier.messages import Balance
-from kubeproxy.modes.userspace.items import Claim, Learned, Listener, PortalOptions
-from kubeproxy.modes.userspace.rules.portals import Portals, host_address
+from kubeproxy.modes.userspace.items import (
+    Claim,
+    Fragment,
+    Item,
+    Learned,
+    Listener,
+    Uncarried,
+    Value,
+)
+from kubeproxy.modes.userspace.options import Options
+from kubeproxy.modes.userspace.rules.portals import Portals
 from kubeproxy.plan.types import Frontend, FrontendKind, PoolName, ServicePlan
 
+SCTP_UNSUPPORTED = "SCTP is not supported for user space proxy"
 
-def render_items(
-    plan: ServicePlan, node: NodeFacts, learned: Learned, options: PortalOptions
-) -> dict[Item, Value]:
-    """What this service port wants, as far as it can be said yet. SCTP cannot be carried."""
+
+def render(plan: ServicePlan, node: NodeFacts, options: Options, learned: Learned) -> Fragment:
+    """The items this service port wants, as far as they can be known before binding."""
     if plan.id.protocol is Protocol.SCTP:
-        return {}
+        return {Uncarried(plan.id): SCTP_UNSUPPORTED}
     items: dict[Item, Value] = {}
     for pool in used_pools(plan):
         items[Listener(plan.id, pool)] = balance_of(plan, pool)
     for frontend in plan.frontends:
         if (claim := claim_of(frontend, plan, node)) is not None:
             items[claim] = plan.id
-    return items | _portal_items(plan, node, learned, options)
+    return items | _portal_rules(plan, node, options, learned)
 
 
 def used_pools(plan: ServicePlan) -> Iterator[PoolName]:
-    """Also while a pool is empty: so a proxy port stays the same when endpoints come and go."""
+    """The pools that have a listener, also while they are empty.
+
+    So a proxy port, and with it the rules, stays the same when endpoints come and go.
+    """
     if plan.uses_cluster_pool:
         yield PoolName.CLUSTER
     if plan.uses_local_pool:
@@ -59,7 +70,7 @@ def _target(endpoint: Endpoint) -> Target:
 
 
 def claim_of(frontend: Frontend, plan: ServicePlan, node: NodeFacts) -> Claim | None:
-    """The port of this node that the frontend occupies, if it is one of this node's."""
+    """The port of this node that the frontend occupies, or None if it is not on this node."""
     if frontend.kind is FrontendKind.NODE_PORT:
         return Claim("", frontend.port, plan.id.protocol)
     if frontend.address in node.addresses:
@@ -67,32 +78,35 @@ def claim_of(frontend: Frontend, plan: ServicePlan, node: NodeFacts) -> Claim | 
     return None
 
 
-def _portal_items(
-    plan: ServicePlan, node: NodeFacts, learned: Learned, options: PortalOptions
-) -> dict[Item, Value]:
+def assume_bound(plan: ServicePlan, node: NodeFacts) -> Learned:
+    """What binding would teach, for showing what would be installed; port 0 stands for any."""
+    claims = (claim_of(frontend, plan, node) for frontend in plan.frontends)
+    return Learned(
+        {Listener(plan.id, pool): 0 for pool in used_pools(plan)},
+        {claim: plan.id for claim in claims if claim is not None},
+    )
+
+
+def _portal_rules(
+    plan: ServicePlan, node: NodeFacts, options: Options, learned: Learned
+) -> dict[Section, Rules]:
+    """The sections of all frontends whose listeners are bound and whose claims are held."""
     ports = {
         pool: port
         for pool in used_pools(plan)
         if (port := learned.ports.get(Listener(plan.id, pool))) is not None
     }
-    portals = Portals(plan, node, ports, options, host_address(node))
+    portals = Portals(plan, node, ports, options)
     specs: dict[tuple[str, str], list[str]] = {}
     for frontend in plan.frontends:
         claim = claim_of(frontend, plan, node)
         if claim is None or learned.claims.get(claim) == plan.id:
             for table, chain, spec in portals.rules_of(frontend):
                 specs.setdefault((table, chain), []).append(spec)
+    namespace, name, port_name, protocol = plan.id
+    key = (namespace, name, port_name, protocol.value)
+    # Two frontends may be accepted by the same rule: `fromkeys` keeps the first of equal ones.
     return {
-        Section(table, chain, _section_key(plan)): _without_repeats(chain, lines)
+        Section(table, chain, key): rules(chain, dict.fromkeys(lines))
         for (table, chain), lines in specs.items()
     }
-
-
-def _section_key(plan: ServicePlan) -> tuple[str, ...]:
-    namespace, name, port, protocol = plan.id
-    return (namespace, name, port, protocol.value)
-
-
-def _without_repeats(chain: str, specs: list[str]) -> Rules:
-    """Two frontends may be let through by the same rule; once is enough."""
-    return rules(chain, dict.fromkeys(specs))

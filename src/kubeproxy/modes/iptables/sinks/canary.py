@@ -1,7 +1,9 @@
-"""The canary: a chain in each table that nobody needs, so its loss tells of a flush.
+"""The canary: an unused chain in each table, whose loss means that the table was flushed.
 
-Firewall managers flush whole tables when they reload. The chain in mangle is looked at every
-interval; once it is gone from the other tables too, the flush is over and repair makes sense.
+Why: firewall managers flush whole tables when they reload, and iptables has no notifications.
+Promise: the chain in mangle is checked every interval, and a flush is reported once it is gone
+from the other tables too, because a repair in the middle of a flush would be flushed as well.
+Leaves to others: the repair.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from kubeproxy.modes.iptables.names import CANARY
 logger = get_logger(__name__)
 
 TABLES = ("mangle", "nat", "filter")
+"""The first is the one that is checked every interval, as upstream does."""
 _POLL_SECONDS = 0.1
 _FLUSH_SECONDS = 5.0
 
@@ -33,13 +36,13 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 async def set_canary(chains: Chains) -> None:
-    """Make the canary chain in every table that has none."""
+    """Create the canary chain in every table that lacks it."""
     for table in TABLES:
         await chains.ensure_chain(table, CANARY)
 
 
 class CanaryMonitor:
-    """Watches one family; `sleep` is an argument so that tests need not wait."""
+    """Watches the tables of one family; `sleep` is an argument so that tests need not wait."""
 
     def __init__(self, chains: Chains, interval_seconds: float, sleep: Sleep) -> None:
         self._chains = chains
@@ -47,13 +50,14 @@ class CanaryMonitor:
         self._sleep = sleep
 
     async def run(self, drifted: DriftListener) -> None:
-        """Until cancelled: set the canary, wait for its loss, tell, start over."""
+        """Until cancelled: set the canary, wait for its loss, report it, start over."""
         while True:
             await self._set()
-            await self._lost()
-            drifted(await self._flush_over())
+            await self._wait_for_loss()
+            drifted(await self._wait_for_end_of_flush())
 
     async def _set(self) -> None:
+        """Set the canary, and retry after the interval until that succeeds."""
         while True:
             try:
                 await set_canary(self._chains)
@@ -63,21 +67,21 @@ class CanaryMonitor:
             else:
                 return
 
-    async def _lost(self) -> None:
+    async def _wait_for_loss(self) -> None:
         while True:
             await self._sleep(self._interval_seconds)
             if not await self._is_alive(TABLES[0]):
                 return
 
     async def _is_alive(self, table: str) -> bool:
-        """A lock that cannot be had says nothing about the chain: it counts as still there."""
+        """Is the canary in this table? While the lock is held elsewhere, it is assumed to be."""
         try:
             return await self._chains.has_chain(table, CANARY)
         except Busy:
             return True
 
-    async def _flush_over(self) -> str:
-        """Wait until the other tables are flushed too; what to say about it."""
+    async def _wait_for_end_of_flush(self) -> str:
+        """Wait until the other tables are flushed too. Return the description of what happened."""
         waited = 0.0
         while any([await self._is_alive(table) for table in TABLES[1:]]):
             if waited >= _FLUSH_SECONDS:

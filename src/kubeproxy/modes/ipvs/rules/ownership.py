@@ -1,8 +1,9 @@
 """Which virtual servers in the kernel are ours. Pure.
 
-The kernel does not remember who made a virtual server, and other software may have its own. Ours
-leave traces: set entries are written before a virtual server comes and deleted after it went, and
-its address is on our link. A virtual server without a trace is somebody else's and is left alone.
+The kernel does not record who made a virtual server, and other software may have its own. Ours
+leave traces: set entries are written before a virtual server is made and deleted after it is gone,
+and its address is on our link. A virtual server without a trace belongs to other software and is
+left alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Collection, Iterable
 
 from msgspec import Struct
 
+from kubeproxy.facts.address import family_of
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.modes.ipvs.items import SetEntry, VirtualServer
 from kubeproxy.modes.ipvs.names import NODE_PORT_SETS, SetName, set_name
@@ -26,13 +28,14 @@ _ADDRESS_SETS = (
 
 
 class Traces(Struct, frozen=True):
-    """What virtual servers of ours have left behind."""
+    """What virtual servers of ours leave in sets and on the link."""
 
     servers: frozenset[tuple[int, str, int]] = frozenset()
     node_ports: frozenset[tuple[int, int]] = frozenset()
     addresses: frozenset[str] = frozenset()
 
     def include(self, server: VirtualServer) -> bool:
+        """Is this virtual server ours by any trace?"""
         return (
             server.address in self.addresses
             or (server.protocol, server.address, server.port) in self.servers
@@ -41,7 +44,7 @@ class Traces(Struct, frozen=True):
 
 
 def find_traces(family: Family, entries: Iterable[SetEntry], bound: Collection[str]) -> Traces:
-    """Traces in the entries of our sets and the addresses on our link."""
+    """The traces in the entries of our sets and in the addresses on our link."""
     address_sets = {set_name(family, name) for name in _ADDRESS_SETS}
     port_sets = {
         set_name(family, NODE_PORT_SETS[protocol][0]): protocol.number
@@ -60,9 +63,8 @@ class Exclusions:
     """Networks whose virtual servers are never deleted unless this process made them."""
 
     def __init__(self, family: Family, cidrs: Iterable[str]) -> None:
-        networks = (ipaddress.ip_network(cidr, strict=False) for cidr in cidrs)
-        version = 4 if family is Family.IPV4 else 6
-        self._networks = tuple(n for n in networks if n.version == version)
+        own = (cidr for cidr in cidrs if family_of(cidr) is family)
+        self._networks = tuple(ipaddress.ip_network(cidr, strict=False) for cidr in own)
 
     def cover(self, address: str) -> bool:
         if not self._networks:

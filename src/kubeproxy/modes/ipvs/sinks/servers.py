@@ -1,81 +1,79 @@
 """The sink for virtual servers and their real servers.
 
-IPVS has no transactions, so every message stands for itself and is forgiving: what should be made
-and is there is set instead, what should be set and is gone is made, what should go and is gone is
-fine. A batch may therefore be repeated, halved or cut short at any point.
-
-Recognised as ours: see `ownership`. Real servers that are draining are ours to watch and are not
-shown to the ledger; after a restart they are found again by their weight of 0.
+Messages are prepared by `compile.servers`, and what a refused one means is in `compile.refusals`.
+Which virtual servers are ours is decided by `rules.ownership`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kubeproxy.errors import Drifted, Rejected
+from kubeproxy.facts.address import family_of
 from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.ipvs import wire as ipvs
-from kubeproxy.kernel.ipvs.wire import Service
+from kubeproxy.kernel.ipvs.wire import IPVS_CMD_NEW_SERVICE, Service
 from kubeproxy.kernel.netlink.bulk import Refusal
 from kubeproxy.kernel.netlink.socket import kernel_error
-from kubeproxy.modes.base import Batch, Change, Item, Value
-from kubeproxy.modes.ipvs.compile import requests
-from kubeproxy.modes.ipvs.compile.requests import Work, compile_change, key_of
-from kubeproxy.modes.ipvs.items import Destination, ServerSpec, VirtualServer
+from kubeproxy.modes.base import Batch
+from kubeproxy.modes.ipvs.compile.refusals import command_of, is_harmless, second_try, subject_of
+from kubeproxy.modes.ipvs.compile.servers import (
+    DRAINED,
+    ServerChange,
+    ServerPayload,
+    ServerWork,
+    compile_servers,
+    format_delete,
+    format_key,
+    format_quiesce,
+)
+from kubeproxy.modes.ipvs.items import Place, RealServer, ServerSpec, VirtualServer
+from kubeproxy.modes.ipvs.options import Options
 from kubeproxy.modes.ipvs.rules.ownership import Exclusions, find_traces
 from kubeproxy.modes.ipvs.sinks.addresses import bound_addresses
-from kubeproxy.modes.ipvs.sinks.draining import Draining, Place
+from kubeproxy.modes.ipvs.sinks.draining import Draining
 from kubeproxy.modes.ipvs.sinks.sets import SetSink
 from kubeproxy.modes.ipvs.sinks.tables import Tables
 
-_MESSAGES_PER_BATCH = 1000
 _READS_PER_TURN = 100
-"""Between so many listings others get a turn: a full read of a big table takes a while."""
-
-_RETRIED = frozenset(
-    {
-        (ipvs.NEW_SERVICE, errno.EEXIST),
-        (ipvs.NEW_DEST, errno.EEXIST),
-        (ipvs.SET_DEST, errno.ENOENT),
-    }
-)
-_FINE = frozenset(
-    {
-        (ipvs.DEL_SERVICE, errno.ESRCH),
-        (ipvs.DEL_DEST, errno.ENOENT),
-        (ipvs.DEL_DEST, errno.ESRCH),
-    }
-)
+"""After so many listings other tasks get a turn: a full read of a big table takes a while."""
 
 
 class ServerSink:
-    """The virtual servers of one family."""
+    """The virtual servers of one family.
+
+    Not transactional: part of a rejected batch may be in the kernel. Every message is forgiving, so
+    repeating a batch, whole or in part, is harmless.
+
+    Beside the ledger the sink holds two things:
+
+    - Which virtual servers this process has made (`_made`). `read` needs it to decide which of the
+      kernel's servers are ours: inside an excluded network only these are. The ledger is reset to
+      what `read` returns, so it cannot be asked. After a restart it is empty, and servers in
+      excluded networks count as foreign, which is what excluding them means.
+    - Which real servers are draining, and since when (`draining`). No owner wants them any more, so
+      to the ledger they are gone. If `read` showed them, the ledger would have them deleted, with
+      their connections. After a restart they are found by their weight of 0: no owner wants them
+      with it, so they begin to drain again.
+    """
 
     name = "ipvs"
     item_types: tuple[type, ...] = (VirtualServer,)
 
-    def __init__(
-        self,
-        tables: Tables,
-        family: Family,
-        sets: SetSink,
-        *,
-        exclude_cidrs: Iterable[str] = (),
-        drain_limit_seconds: float,
-    ) -> None:
-        self.draining = Draining(drain_limit_seconds)
+    def __init__(self, tables: Tables, family: Family, sets: SetSink, options: Options) -> None:
+        """`sets` has read its entries before this sink reads: sinks are read in order."""
+        self.draining = Draining(options.drain_limit_seconds)
         self._tables = tables
         self._family = family
         self._sets = sets
-        self._exclusions = Exclusions(family, exclude_cidrs)
+        self._exclusions = Exclusions(family, options.exclude_cidrs)
         self._made: set[VirtualServer] = set()
 
     # --- reading ---
 
-    async def read(self) -> Mapping[Item, Value]:
-        found: dict[Item, Value] = {}
+    async def read(self) -> Mapping[VirtualServer, ServerSpec]:
+        found: dict[VirtualServer, ServerSpec] = {}
         for count, (server, service) in enumerate(self._ours()):
             if count % _READS_PER_TURN == 0:
                 await asyncio.sleep(0)
@@ -83,12 +81,12 @@ class ServerSink:
         return found
 
     def _ours(self) -> list[tuple[VirtualServer, Service]]:
-        bound = bound_addresses(self._tables.links, self._family)
+        bound = bound_addresses(self._tables.route, self._family)
         traces = find_traces(self._family, self._sets.last_read, bound)
         listed = [
             (VirtualServer(service.protocol, service.address, service.port), service)
             for service in self._tables.ipvs.services()
-            if (":" in service.address) == (self._family is Family.IPV6)
+            if family_of(service.address) is self._family
         ]
         return [
             (server, service)
@@ -99,88 +97,89 @@ class ServerSink:
 
     def _spec(self, server: VirtualServer, service: Service) -> ServerSpec:
         draining = self.draining.places(server)
-        present = (d for d in self._list(server) if d.place not in draining or d.weight)
+        present = (r for r in self._list(server) if r.place not in draining or r.weight)
         return ServerSpec(
             scheduler=service.scheduler,
             flags=service.flags,
             timeout_seconds=service.timeout_seconds,
-            destinations=tuple(sorted(present, key=lambda d: d.place)),
+            real_servers=tuple(sorted(present, key=lambda real: real.place)),
         )
 
-    def _list(self, server: VirtualServer) -> list[Destination]:
+    def _list(self, server: VirtualServer) -> list[RealServer]:
         listed = self._tables.ipvs.destinations(server.protocol, server.address, server.port)
-        return [Destination(d.address, d.port, d.weight, d.forward) for d in listed]
+        return [RealServer(d.address, d.port, d.weight, d.forward) for d in listed]
 
     # --- changing ---
 
-    def compile(self, changes: Sequence[Change]) -> Iterator[Batch]:
-        batch: list[Change] = []
-        works: list[Work] = []
-        messages = 0
-        for change in changes:
-            work = _work(change)
-            batch.append(change)
-            works.append(work)
-            messages += len(work.bodies)
-            if messages >= _MESSAGES_PER_BATCH:
-                yield _batch(batch, works)
-                batch, works, messages = [], [], 0
-        if batch:
-            yield _batch(batch, works)
+    def compile(self, changes: Sequence[ServerChange]) -> Iterator[Batch[ServerPayload]]:
+        return compile_servers(changes)
 
-    async def apply(self, batch: Batch) -> None:
-        """Part of a refused batch may be in the kernel; doing it again does no harm."""
-        works = _works(batch)
-        wanted = {c.item: c.new for c in batch.changes}
-        found_there, problems = self._send(works)
+    async def apply(self, batch: Batch[ServerPayload]) -> None:
+        """Send the messages, then drain real servers that are no longer wanted.
+
+        Raises Rejected with the messages that were refused, Drifted if a virtual server is gone.
+        """
+        works = batch.payload
+        existing, problems = self._send(works)
         for work in works:
-            spec = wanted[work.server]
-            if isinstance(spec, ServerSpec):
-                self._made.add(work.server)
-                self.draining.discard(work.server, (d.place for d in spec.destinations))
-                surplus = self._surplus(work.server, spec) if work.server in found_there else ()
-                self._let_go(work.server, (*work.leaving, *surplus))
-            else:
-                self._made.discard(work.server)
-                self.draining.forget(work.server)
+            self._settle(work, existed_already=work.server in existing)
         if problems:
             raise Rejected("; ".join(problems[:3]))
 
-    def _send(self, works: Sequence[Work]) -> tuple[set[VirtualServer], list[str]]:
-        """Carry out all messages; virtual servers that were there already, and what failed."""
-        bodies = [(work.server, body) for work in works for body in work.bodies]
-        refused = self._tables.ipvs.send([body for _, body in bodies])
-        again = [bodies[r.place] for r in refused if _outcome(bodies[r.place][1], r) in _RETRIED]
-        second = self._tables.ipvs.send([requests.second_try(body) for _, body in again])
-        failed = [
-            (*bodies[r.place], r)
-            for r in refused
-            if _outcome(bodies[r.place][1], r) not in _RETRIED | _FINE
-        ]
-        failed += [(*again[r.place], r) for r in second]
+    def _send(self, works: Sequence[ServerWork]) -> tuple[set[VirtualServer], list[str]]:
+        """Send all messages.
+
+        Return the virtual servers that existed although they were believed absent, and what was
+        refused, in words.
+        """
+        sent = [(work.server, body) for work in works for body in work.bodies]
+        again: list[tuple[VirtualServer, bytes]] = []
+        retries: list[bytes] = []
+        failed: list[tuple[VirtualServer, bytes, Refusal]] = []
+        for refusal in self._tables.ipvs.send([body for _, body in sent]):
+            server, body = sent[refusal.place]
+            retry = second_try(body, refusal.failure.errno)
+            if retry is not None:
+                again.append((server, body))
+                retries.append(retry)
+            elif not is_harmless(body, refusal.failure.errno):
+                failed.append((server, body, refusal))
+        failed += [(*again[r.place], r) for r in self._tables.ipvs.send(retries)]
         for server, _, refusal in failed:
             if refusal.failure.errno == errno.ESRCH:
                 raise Drifted(f"virtual server {server} has vanished", errno=errno.ESRCH)
-        found_there = {server for server, body in again if body[0] == ipvs.NEW_SERVICE}
-        return found_there, [_words(*failure) for failure in failed]
+        existing = {server for server, body in again if command_of(body) == IPVS_CMD_NEW_SERVICE}
+        return existing, [_problem(*failure) for failure in failed]
 
-    def _surplus(self, server: VirtualServer, spec: ServerSpec) -> tuple[Destination, ...]:
-        """Real servers nobody wants, on a virtual server we thought did not exist."""
-        wanted = {d.place for d in spec.destinations}
-        return tuple(d for d in self._list(server) if d.place not in wanted)
+    def _settle(self, work: ServerWork, *, existed_already: bool) -> None:
+        """Bring the sink's own state up to date after a change, and drain what is left over.
 
-    def _let_go(self, server: VirtualServer, leaving: Sequence[Destination]) -> None:
-        """Stop scheduling to these; delete the idle ones now, the others when they are idle."""
-        if not leaving:
+        A virtual server that was believed absent but existed may have real servers nothing wants.
+        """
+        server, spec = work.server, work.spec
+        if spec is None:
+            self._made.discard(server)
+            self.draining.forget(server)
             return
-        key = key_of(server)
-        if server.protocol in requests.DRAINED:
-            # Weight first: between looking and deleting no connection can slip in.
-            self._tables.ipvs.send([requests.quiesce(key, d) for d in leaving])
-            self.draining.add(server, (d.place for d in leaving))
+        self._made.add(server)
+        wanted = {real.place for real in spec.real_servers}
+        self.draining.discard(server, wanted)
+        present = self._list(server) if existed_already else ()
+        surplus = [real for real in present if real.place not in wanted]
+        self._remove(server, [real.place for real in (*work.leaving, *surplus)])
+
+    def _remove(self, server: VirtualServer, places: Sequence[Place]) -> None:
+        """Stop scheduling to these real servers. Delete the idle ones now, the others once idle."""
+        if not places:
+            return
+        key = format_key(server)
+        if server.protocol in DRAINED:
+            # The weight goes first: no new connection can begin between the look and the deletion.
+            self._tables.ipvs.send([format_quiesce(key, place) for place in places])
+            self.draining.add(server, places)
             self._delete_idle(server, frozenset())
         else:
-            self._tables.ipvs.send([requests.delete(key, d) for d in leaving])
+            self._tables.ipvs.send([format_delete(key, place) for place in places])
 
     # --- draining ---
 
@@ -198,38 +197,11 @@ class ServerSink:
         waiting = tuple(self.draining.places(server))
         gone = [place for place in waiting if place not in connections]
         done = [p for p in waiting if connections.get(p) == 0 or (p in expired and p not in gone)]
-        key = key_of(server)
-        self._tables.ipvs.send([requests.delete(key, Destination(*place)) for place in done])
+        key = format_key(server)
+        self._tables.ipvs.send([format_delete(key, place) for place in done])
         self.draining.discard(server, (*gone, *done))
 
 
-def _work(change: Change) -> Work:
-    if not isinstance(change.item, VirtualServer):
-        raise TypeError(f"{change.item!r} is not a virtual server")
-    old = change.old if isinstance(change.old, ServerSpec) else None
-    new = change.new if isinstance(change.new, ServerSpec) else None
-    return compile_change(change.item, old, new)
-
-
-def _batch(changes: Sequence[Change], works: Sequence[Work]) -> Batch:
-    size = sum(len(body) for work in works for body in work.bodies)
-    return Batch(tuple(changes), tuple(works), size)
-
-
-def _works(batch: Batch) -> tuple[Work, ...]:
-    if not isinstance(batch.payload, tuple):
-        raise TypeError("not a batch of this sink")
-    return batch.payload
-
-
-def _outcome(body: bytes, refusal: Refusal) -> tuple[int, int]:
-    return (body[0], refusal.failure.errno)
-
-
-def _words(server: VirtualServer, body: bytes, refusal: Refusal) -> str:
-    what = f"virtual server {server}"
-    if body[0] in (ipvs.NEW_DEST, ipvs.SET_DEST, ipvs.DEL_DEST):
-        af = 10 if ":" in server.address else 2
-        destination = ipvs.parse_destination(body, af)
-        what += f": real server {destination.address} port {destination.port}"
-    return str(kernel_error(refusal.failure.errno, what, refusal.failure.text))
+def _problem(server: VirtualServer, body: bytes, refusal: Refusal) -> str:
+    failure = refusal.failure
+    return str(kernel_error(failure.errno, subject_of(server, body), failure.text))

@@ -11,11 +11,11 @@ from typing import Protocol
 
 from kubeproxy.kernel.ipset.table import Ipset, IpsetTable
 from kubeproxy.kernel.ipvs.table import Ipvs, IpvsTable
-from kubeproxy.kernel.route.table import Interfaces, LinkTable
+from kubeproxy.kernel.route.table import Route, RouteTable
 
 
 class Tables(Protocol):
-    """What the sinks need."""
+    """The netlink families that the sinks use."""
 
     @property
     def ipvs(self) -> IpvsTable: ...
@@ -24,13 +24,13 @@ class Tables(Protocol):
     def ipset(self) -> IpsetTable: ...
 
     @property
-    def links(self) -> LinkTable: ...
+    def route(self) -> RouteTable: ...
 
     def close(self) -> None: ...
 
 
 class KernelTables:
-    """The real ones."""
+    """The tables of the real kernel."""
 
     @cached_property
     def ipvs(self) -> IpvsTable:
@@ -41,12 +41,12 @@ class KernelTables:
         return Ipset()
 
     @cached_property
-    def links(self) -> LinkTable:
-        return Interfaces()
+    def route(self) -> RouteTable:
+        return Route()
 
     def close(self) -> None:
-        """Close what was opened; it opens again when needed."""
-        for name in ("ipvs", "ipset", "links"):
+        """Close the tables that are open; each opens again when needed."""
+        for name in ("ipvs", "ipset", "route"):
             table = self.__dict__.pop(name, None)
             if table is not None:
                 table.close()

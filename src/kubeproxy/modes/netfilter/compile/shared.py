@@ -1,8 +1,9 @@
 """What we believe a shared chain holds, and the fewest commands that change it.
 
-Rules are inserted by position and deleted by content: a deletion that meets another rule than
-we believed is refused by the tool rather than hitting the wrong one. When most of a chain changes,
-rewriting it is cheaper, and just as atomic because one restore commits a table at once.
+Rules are inserted by position and deleted by content: if the rule is not there, the tool refuses
+the restore, where a deletion by position would hit whatever rule stands there. When most of a
+chain changes, rewriting it is cheaper, and just as atomic because one restore commits a table at
+once. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from msgspec import Struct
 from kubeproxy.modes.netfilter.items import Order, Rules
 
 _REWRITE_SHARE = 0.5
-"""Above this share of changed lines a chain is written anew."""
+"""Above this share of changed lines a chain is rewritten."""
 
 
 class ChainEdit(Struct, frozen=True):
@@ -102,10 +103,10 @@ class SharedContent:
         self._lengths.insert(index, len(lines))
         if is_last:
             return [text]
-        return [insert_command(line, number + offset) for offset, line in enumerate(lines)]
+        return [_insert_command(line, number + offset) for offset, line in enumerate(lines)]
 
 
-def insert_command(line: str, number: int) -> str:
+def _insert_command(line: str, number: int) -> str:
     """`-A CHAIN spec` as `-I CHAIN number spec`."""
     _, chain, spec = line.split(" ", 2)
     return f"-I {chain} {number} {spec}\n"

@@ -3,7 +3,8 @@
 iptables-save prints a rule otherwise than it was given: addresses first and with a prefix length,
 marks without padding, probabilities rounded to 31 bits, defaults spelled out. Comparing what was
 written with what is read therefore needs a common form. `canonical_rule` brings both spellings to
-it; a spelling it does not know merely compares as different, and the rules are written again.
+it. A spelling it does not know compares as different, and the rules are written again: correct,
+only slower. Pure.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)')
 _ESCAPED = re.compile(r"\\(.)")
 _PROBABILITY_BITS = 1 << 31
 _FRONT = {"-s": 0, "-d": 1, "-i": 2, "-o": 3, "-p": 4}
+"""iptables-save prints these first and in this order, wherever they were given."""
 _DEFAULT_REJECTS = frozenset({"icmp-port-unreachable", "icmp6-port-unreachable"})
 _SPECIAL = ("-", "!")
 _PLAIN = frozenset({"-A", "-j", "--mode", "--to-destination"})
@@ -77,7 +79,7 @@ def _unchanged(word: str, _words: Iterator[str]) -> tuple[str, ...]:
 
 
 def _comment(word: str, words: Iterator[str]) -> tuple[str, ...]:
-    """Taken together with its value, which may look like anything."""
+    """A comment with its value, which may look like an option."""
     return (word, next(words))
 
 

@@ -1,4 +1,7 @@
-"""Which iptables programs there are, and which options their version understands. Pure."""
+"""Which iptables programs there are, and which options their version understands. Pure.
+
+An option that a program does not know makes the whole call fail, so the version decides.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from kubeproxy.facts.ids import Family
 
 _VERSION = re.compile(r"v([0-9]+(?:\.[0-9]+)+)")
 
-_WAIT = (1, 4, 20)
-_WAIT_SECONDS = (1, 4, 22)
-_RESTORE_WAIT = (1, 6, 2)
-_RANDOM_FULLY = (1, 6, 2)
+_WAIT = (1, 4, 20)  # iptables -w, which waits for ever
+_WAIT_SECONDS = (1, 4, 22)  # iptables -w SECONDS
+_RESTORE_WAIT = (1, 6, 2)  # iptables-restore -w SECONDS
+_RANDOM_FULLY = (1, 6, 2)  # -j MASQUERADE --random-fully
 
 
 class Programs(Struct, frozen=True, gc=False):
@@ -32,7 +35,7 @@ def programs(family: Family, variant: str = "") -> Programs:
 
 
 class Version(Struct, frozen=True, gc=False):
-    """A probed version; (0,) if it could not be found out."""
+    """A probed version; the number is (0,) if the tool printed none."""
 
     number: tuple[int, ...] = (0,)
     is_nft: bool = False
@@ -51,7 +54,7 @@ def parse_version(output: str) -> Version:
 
 
 def command_wait_flags(version: Version, timeout_seconds: float) -> tuple[str, ...]:
-    """How `iptables` is told to wait for the xtables lock."""
+    """The options that make `iptables` wait for the xtables lock."""
     if version.number >= _WAIT_SECONDS:
         return ("-w", f"{max(round(timeout_seconds), 1)}")
     return ("-w",) if version.number >= _WAIT else ()
@@ -60,9 +63,10 @@ def command_wait_flags(version: Version, timeout_seconds: float) -> tuple[str, .
 def restore_wait_flags(
     version: Version, timeout_seconds: float, *, understands_version: bool
 ) -> tuple[str, ...]:
-    """How `iptables-restore` is told to wait; nothing means we must hold the lock ourselves.
+    """The options that make `iptables-restore` wait; none means we must hold the lock ourselves.
 
-    Between versions the option was back-ported: a restore that knows `--version` knows `-w`.
+    Distributions back-ported `-w` without a number to versions before 1.6.2, together with
+    `--version`, so a restore that understands the one understands the other.
     """
     if version.number >= _RESTORE_WAIT:
         return ("-w", f"{max(round(timeout_seconds), 1)}")

@@ -1,7 +1,7 @@
-"""Our expressions and declarations as nf_tables attributes, and back.
+"""Our rules, chains and sets as nf_tables attributes, and back. Pure.
 
-A table: each row says which attribute carries which field, in which form. Encoding and decoding
-read the same rows, so what we wrote and what the kernel dumps compare as equal values. Pure.
+A table: each row names the attribute that carries a field, and its encoding. Packing and parsing
+read the same rows, so that what we wrote and what the kernel dumps compare as equal values.
 """
 
 from __future__ import annotations
@@ -9,278 +9,275 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from operator import attrgetter
 
 from msgspec import Struct
 
-from kubeproxy.kernel.netlink.codec import NLA_F_NESTED, attr, attr_be32, attr_str, be, text
 from kubeproxy.kernel.nftables import wire as nft
-from kubeproxy.modes.nftables import items as types
+from kubeproxy.kernel.nftables.wire import Encoding, T
 from kubeproxy.modes.nftables import names
-from kubeproxy.modes.nftables.items import Chain, Expr, Rule, SetSpec, Unknown
-
-Field = int | bytes | str | bool | types.Verdict | None
-
-
-class Form(Struct, frozen=True):
-    """How a field becomes an attribute, and back."""
-
-    pack: Callable[[int, Field], bytes]
-    parse: Callable[[bytes], Field]
+from kubeproxy.modes.nftables.items import Chain, SetSpec
+from kubeproxy.modes.nftables.rules import expressions as exprs
+from kubeproxy.modes.nftables.rules.expressions import Expr, Rule, Unknown
 
 
 class Row(Struct, frozen=True):
-    """One attribute: the field it carries, or the constant it must have."""
+    """One attribute of an expression.
+
+    `read` yields what the attribute holds for one of our expressions. `field` is what a parsed
+    attribute sets; without it the attribute is only compared with what `read` yields.
+    """
 
     attribute: int
-    form: Form
+    pack: Callable[[Expr], bytes]
+    parse: Callable[[bytes], object]
+    read: Callable[[Expr], object]
     field: str = ""
-    constant: Field = None
+    is_optional: bool = False
 
 
-class Layout(Struct, frozen=True):
-    """One kind of expression."""
+def _field(attribute: int, encoding: Encoding[T], name: str) -> Row:
+    """An attribute that carries a field."""
+    read: Callable[[Expr], T] = attrgetter(name)
+    return Row(
+        attribute, lambda found: encoding.pack(attribute, read(found)), encoding.parse, read, name
+    )
+
+
+def _optional(attribute: int, encoding: Encoding[T], name: str) -> Row:
+    """An attribute that is left out while its field is None."""
+    read: Callable[[Expr], T | None] = attrgetter(name)
+
+    def pack(found: Expr) -> bytes:
+        value = read(found)
+        return b"" if value is None else encoding.pack(attribute, value)
+
+    return Row(attribute, pack, encoding.parse, read, name, is_optional=True)
+
+
+def _derived(attribute: int, encoding: Encoding[T], name: str) -> Row:
+    """An attribute that follows from fields which other attributes carry."""
+    read: Callable[[Expr], T] = attrgetter(name)
+    return Row(attribute, lambda found: encoding.pack(attribute, read(found)), encoding.parse, read)
+
+
+def _constant(attribute: int, encoding: Encoding[T], value: T) -> Row:
+    """An attribute that always has this value."""
+    packed = encoding.pack(attribute, value)
+    return Row(attribute, lambda _: packed, encoding.parse, lambda _: value)
+
+
+def _unset(attribute: int) -> Row:
+    """Flags that we never set: an expression that has some is none of ours."""
+    return Row(attribute, lambda _: b"", _flags_or_none, lambda _: None, is_optional=True)
+
+
+def _flags_or_none(raw: bytes) -> int | None:
+    return nft.NUMBER.parse(raw) or None
+
+
+class Format(Struct, frozen=True):
+    """One kind of expression: the kernel's name for it, our class, and its attributes."""
 
     name: str
     build: Callable[..., Expr]
     rows: tuple[Row, ...]
 
 
-def _pack_number(kind: int, value: Field) -> bytes:
-    return attr_be32(kind, int(value) if isinstance(value, int) else 0)
-
-
-def _pack_octet(kind: int, value: Field) -> bytes:
-    return attr(kind, bytes((value,)) if isinstance(value, int) else b"")
-
-
-def _pack_text(kind: int, value: Field) -> bytes:
-    return attr_str(kind, str(value))
-
-
-def _pack_bytes(kind: int, value: Field) -> bytes:
-    return nft.pack_value(kind, value if isinstance(value, bytes) else b"")
-
-
-def _pack_verdict(kind: int, value: Field) -> bytes:
-    if not isinstance(value, types.Verdict):
-        raise TypeError(f"not a verdict: {value!r}")
-    return nft.pack_verdict(kind, nft.Verdict(value.code, value.chain))
-
-
-def _parse_bytes(raw: bytes) -> Field:
-    data = nft.parse_data(raw)
-    return data if isinstance(data, bytes) else None
-
-
-def _parse_verdict(raw: bytes) -> Field:
-    data = nft.parse_data(raw)
-    return types.Verdict(data.code, data.chain) if isinstance(data, nft.Verdict) else None
-
-
-def _parse_register(raw: bytes) -> Field:
-    """The kernel dumps every fourth register under its old 16-byte name."""
-    number = be(raw)
-    return number * 4 + 4 if 1 <= number <= 4 else number
-
-
-NUMBER = Form(_pack_number, be)
-OCTET = Form(_pack_octet, be)
-REGISTER = Form(_pack_number, _parse_register)
-TEXT = Form(_pack_text, text)
-BYTES = Form(_pack_bytes, _parse_bytes)
-VERDICT = Form(_pack_verdict, _parse_verdict)
-FLAG = Form(_pack_number, lambda raw: bool(be(raw)))
-
-
-def _lookup(set_name: str, register: int, result: int) -> Expr:
-    return types.Lookup(set_name, register, result)
-
-
-def _match(set_name: str, register: int) -> Expr:
-    return types.Lookup(set_name, register)
-
-
-def _bitwise(register: int, _result: int, _length: int, mask: bytes, xor: bytes) -> Expr:
-    return types.Bitwise(register, mask, xor)
-
-
-LAYOUTS: dict[str, Layout] = {
-    "Decide": Layout(
+_FORMATS = (
+    Format(
         "immediate",
-        types.Decide,
-        (Row(1, NUMBER, constant=0), Row(2, VERDICT, "verdict")),
+        exprs.ImmediateVerdict,
+        (
+            _constant(nft.NFTA_IMMEDIATE_DREG, nft.REGISTER, nft.NFT_REG_VERDICT),
+            _field(nft.NFTA_IMMEDIATE_DATA, nft.VERDICT, "verdict"),
+        ),
     ),
-    "Immediate": Layout(
-        "immediate", types.Immediate, (Row(1, REGISTER, "register"), Row(2, BYTES, "value"))
+    Format(
+        "immediate",
+        exprs.Immediate,
+        (
+            _field(nft.NFTA_IMMEDIATE_DREG, nft.REGISTER, "register"),
+            _field(nft.NFTA_IMMEDIATE_DATA, nft.VALUE, "value"),
+        ),
     ),
-    "Payload": Layout(
+    Format(
         "payload",
-        types.Payload,
+        exprs.Payload,
         (
-            Row(1, REGISTER, "register"),
-            Row(2, NUMBER, "base"),
-            Row(3, NUMBER, "offset"),
-            Row(4, NUMBER, "length"),
+            _field(nft.NFTA_PAYLOAD_DREG, nft.REGISTER, "register"),
+            _field(nft.NFTA_PAYLOAD_BASE, nft.NUMBER, "base"),
+            _field(nft.NFTA_PAYLOAD_OFFSET, nft.NUMBER, "offset"),
+            _field(nft.NFTA_PAYLOAD_LEN, nft.NUMBER, "length"),
         ),
     ),
-    "MetaSet": Layout("meta", types.MetaSet, (Row(2, NUMBER, "key"), Row(3, REGISTER, "register"))),
-    "MetaLoad": Layout(
-        "meta", types.MetaLoad, (Row(1, REGISTER, "register"), Row(2, NUMBER, "key"))
+    Format(
+        "meta",
+        exprs.MetaSet,
+        (
+            _field(nft.NFTA_META_KEY, nft.NUMBER, "key"),
+            _field(nft.NFTA_META_SREG, nft.REGISTER, "register"),
+        ),
     ),
-    "Ct": Layout("ct", types.Ct, (Row(1, REGISTER, "register"), Row(2, NUMBER, "key"))),
-    "Compare": Layout(
+    Format(
+        "meta",
+        exprs.MetaLoad,
+        (
+            _field(nft.NFTA_META_DREG, nft.REGISTER, "register"),
+            _field(nft.NFTA_META_KEY, nft.NUMBER, "key"),
+        ),
+    ),
+    Format(
+        "ct",
+        exprs.Ct,
+        (
+            _field(nft.NFTA_CT_DREG, nft.REGISTER, "register"),
+            _field(nft.NFTA_CT_KEY, nft.NUMBER, "key"),
+        ),
+    ),
+    Format(
         "cmp",
-        lambda register, is_unequal, value: types.Compare(register, value, is_unequal),
-        (Row(1, REGISTER, "register"), Row(2, FLAG, "is_unequal"), Row(3, BYTES, "value")),
+        exprs.Compare,
+        (
+            _field(nft.NFTA_CMP_SREG, nft.REGISTER, "register"),
+            _field(nft.NFTA_CMP_OP, nft.COMPARISON, "is_unequal"),
+            _field(nft.NFTA_CMP_DATA, nft.VALUE, "value"),
+        ),
     ),
-    "Bitwise": Layout(
+    Format(
         "bitwise",
-        _bitwise,
+        exprs.Bitwise,
         (
-            Row(1, REGISTER, "register"),
-            Row(2, REGISTER, "register"),
-            Row(3, NUMBER, "length"),
-            Row(4, BYTES, "mask"),
-            Row(5, BYTES, "xor"),
+            _field(nft.NFTA_BITWISE_SREG, nft.REGISTER, "register"),
+            _derived(nft.NFTA_BITWISE_DREG, nft.REGISTER, "register"),
+            _derived(nft.NFTA_BITWISE_LEN, nft.NUMBER, "length"),
+            _field(nft.NFTA_BITWISE_MASK, nft.VALUE, "mask"),
+            _field(nft.NFTA_BITWISE_XOR, nft.VALUE, "xor"),
         ),
     ),
-    "Lookup": Layout(
+    Format(
         "lookup",
-        _lookup,
-        (Row(1, TEXT, "set"), Row(2, REGISTER, "register"), Row(3, REGISTER, "result")),
+        exprs.Lookup,
+        (
+            _field(nft.NFTA_LOOKUP_SET, nft.TEXT, "set"),
+            _field(nft.NFTA_LOOKUP_SREG, nft.REGISTER, "register"),
+            _optional(nft.NFTA_LOOKUP_DREG, nft.REGISTER, "result"),
+            _unset(nft.NFTA_LOOKUP_FLAGS),
+        ),
     ),
-    "Match": Layout("lookup", _match, (Row(1, TEXT, "set"), Row(2, REGISTER, "register"))),
-    "Fib": Layout(
+    Format(
         "fib",
-        types.Fib,
+        exprs.Fib,
         (
-            Row(1, REGISTER, "register"),
-            Row(2, NUMBER, constant=3),
-            Row(3, NUMBER, "flags"),
+            _field(nft.NFTA_FIB_DREG, nft.REGISTER, "register"),
+            _constant(nft.NFTA_FIB_RESULT, nft.NUMBER, nft.NFT_FIB_RESULT_ADDRTYPE),
+            _field(nft.NFTA_FIB_FLAGS, nft.NUMBER, "flags"),
         ),
     ),
-    "Numgen": Layout(
+    Format(
         "numgen",
-        types.Numgen,
+        exprs.Numgen,
         (
-            Row(1, REGISTER, "register"),
-            Row(2, NUMBER, "modulus"),
-            Row(3, NUMBER, constant=1),
-            Row(4, NUMBER, constant=0),
+            _field(nft.NFTA_NG_DREG, nft.REGISTER, "register"),
+            _field(nft.NFTA_NG_MODULUS, nft.NUMBER, "modulus"),
+            _constant(nft.NFTA_NG_TYPE, nft.NUMBER, nft.NFT_NG_RANDOM),
+            _constant(nft.NFTA_NG_OFFSET, nft.NUMBER, 0),
         ),
     ),
-    "Dnat": Layout(
+    Format(
         "nat",
-        types.Dnat,
+        exprs.Dnat,
         (
-            Row(1, NUMBER, constant=1),
-            Row(2, NUMBER, "family"),
-            Row(3, REGISTER, "address"),
-            Row(5, REGISTER, "port"),
-            Row(7, NUMBER, constant=3),  # both are given; the kernel adds this itself
+            _constant(nft.NFTA_NAT_TYPE, nft.NUMBER, nft.NFT_NAT_DNAT),
+            _field(nft.NFTA_NAT_FAMILY, nft.NUMBER, "family"),
+            _field(nft.NFTA_NAT_REG_ADDR_MIN, nft.REGISTER, "address"),
+            _field(nft.NFTA_NAT_REG_PROTO_MIN, nft.REGISTER, "port"),
+            # The kernel adds these flags itself when both registers are given, and dumps them.
+            _constant(
+                nft.NFTA_NAT_FLAGS,
+                nft.NUMBER,
+                nft.NF_NAT_RANGE_MAP_IPS | nft.NF_NAT_RANGE_PROTO_SPECIFIED,
+            ),
         ),
     ),
-    "Masquerade": Layout("masq", types.Masquerade, (Row(1, NUMBER, constant=0x10),)),
-    "Reject": Layout("reject", types.Reject, (Row(1, NUMBER, constant=0), Row(2, OCTET, "code"))),
-    "Dynset": Layout(
+    Format(
+        "masq",
+        exprs.Masquerade,
+        (_constant(nft.NFTA_MASQ_FLAGS, nft.NUMBER, nft.NF_NAT_RANGE_PROTO_RANDOM_FULLY),),
+    ),
+    Format(
+        "reject",
+        exprs.Reject,
+        (
+            _constant(nft.NFTA_REJECT_TYPE, nft.NUMBER, nft.NFT_REJECT_ICMP_UNREACH),
+            _field(nft.NFTA_REJECT_ICMP_CODE, nft.OCTET, "code"),
+        ),
+    ),
+    Format(
         "dynset",
-        types.Dynset,
-        (Row(1, TEXT, "set"), Row(3, NUMBER, constant=1), Row(4, REGISTER, "register")),
-    ),
-}
-
-
-def _layout_of(expression: Expr) -> Layout:
-    if isinstance(expression, types.Lookup) and expression.result is None:
-        return LAYOUTS["Match"]
-    return LAYOUTS[type(expression).__name__]
-
-
-def _field(expression: Expr, name: str) -> Field:
-    if name == "length" and isinstance(expression, types.Bitwise):
-        return len(expression.mask)
-    value: Field = getattr(expression, name)
-    return value
-
-
-def encode_expression(expression: Expr) -> bytes:
-    """One expression as the kernel wants it."""
-    layout = _layout_of(expression)
-    return nft.expression(
-        layout.name,
-        *(
-            row.form.pack(
-                row.attribute, _field(expression, row.field) if row.field else row.constant
-            )
-            for row in layout.rows
+        exprs.Dynset,
+        (
+            _field(nft.NFTA_DYNSET_SET_NAME, nft.TEXT, "set"),
+            _constant(nft.NFTA_DYNSET_OP, nft.NUMBER, nft.NFT_DYNSET_OP_UPDATE),
+            _field(nft.NFTA_DYNSET_SREG_KEY, nft.REGISTER, "register"),
         ),
-    )
+    ),
+)
+
+_BY_CLASS = {form.build: form for form in _FORMATS}
+_BY_NAME: dict[str, list[Format]] = {}
+for _form in _FORMATS:
+    _BY_NAME.setdefault(_form.name, []).append(_form)
 
 
-def decode_expression(found: nft.Expression) -> Expr:
-    """One dumped expression; `Unknown` when it is none that we would write."""
-    for layout in _CANDIDATES.get(found.name, ()):
-        values = _values(layout, found.attributes)
-        if values is not None:
-            built = layout.build(*values)
-            if _says_all(built, layout, values, found.attributes):
-                return built
+def pack_expression(expression: Expr) -> bytes:
+    """One expression in the kernel's form."""
+    form = _BY_CLASS[type(expression)]
+    return nft.expression(form.name, *(row.pack(expression) for row in form.rows))
+
+
+def parse_expression(found: nft.ExpressionInfo) -> Expr:
+    """One dumped expression, `Unknown` if we would never write it."""
+    for form in _BY_NAME.get(found.name, ()):
+        built = _parse_as(form, found.attributes)
+        if built is not None:
+            return built
     return Unknown(found.name, tuple(sorted(found.attributes.items())))
 
 
-def _values(layout: Layout, attributes: Mapping[int, bytes]) -> list[Field] | None:
-    values: list[Field] = []
-    for row in layout.rows:
+def _parse_as(form: Format, attributes: Mapping[int, bytes]) -> Expr | None:
+    """Our expression of this kind, or None if it would not mean the same as the attributes."""
+    values: list[object] = []
+    for row in form.rows:
         raw = attributes.get(row.attribute)
-        value = None if raw is None else row.form.parse(raw)
-        if value is None or (not row.field and value != row.constant):
+        value = None if raw is None else row.parse(raw)
+        if value is None and not row.is_optional:
             return None
-        if row.field:
-            values.append(value)
-    return values
-
-
-_LOOKUP_RESULT, _LOOKUP_FLAGS = 3, 5
-
-
-def _says_all(
-    built: Expr, layout: Layout, values: list[Field], attributes: Mapping[int, bytes]
-) -> bool:
-    """Does our expression say all that the kernel's does?"""
-    if isinstance(built, types.Lookup):
-        is_inverted = bool(be(attributes.get(_LOOKUP_FLAGS, b"")))
-        if is_inverted or (built.result is None) == (_LOOKUP_RESULT in attributes):
-            return False
-    fields = (row.field for row in layout.rows if row.field)
-    return all(_field(built, field) == value for field, value in zip(fields, values, strict=True))
-
-
-_CANDIDATES: dict[str, list[Layout]] = {}
-for _entry in LAYOUTS.values():
-    _CANDIDATES.setdefault(_entry.name, []).append(_entry)
+        values.append(value)
+    pairs = list(zip(form.rows, values, strict=True))
+    built = form.build(**{row.field: value for row, value in pairs if row.field})
+    return built if all(row.read(built) == value for row, value in pairs) else None
 
 
 @lru_cache(maxsize=8192)
-def rule_tail(rule: Rule) -> tuple[bytes, ...]:
-    """The packed expressions of a rule; class chains repeat the same ones."""
-    return tuple(encode_expression(expression) for expression in rule.expressions)
+def _packed_expressions(rule: Rule) -> tuple[bytes, ...]:
+    """A rule's expressions, packed once: class chains repeat the same ones."""
+    return tuple(pack_expression(expression) for expression in rule.expressions)
 
 
 def rule_body(chain: str, rule: Rule) -> bytes:
     """A rule message's body."""
-    return nft.rule_body(names.TABLE_NAME, chain, rule_tail(rule), rule.comment)
+    return nft.rule_body(names.TABLE_NAME, chain, _packed_expressions(rule), rule.comment)
 
 
-def decode_rule(found: nft.RuleInfo) -> Rule:
+def parse_rule(found: nft.RuleInfo) -> Rule:
     """A dumped rule as ours."""
-    return Rule(tuple(decode_expression(e) for e in found.expressions), found.comment)
+    return Rule(tuple(map(parse_expression, found.expressions)), found.comment)
 
 
 def chain_body(name: str, chain: Chain) -> bytes:
     """A chain message's body, without rules."""
-    base = chain.hook
-    hook = None if base is None else nft.Hook(base.type, base.number, base.priority)
-    return nft.chain_body(names.TABLE_NAME, name, hook, names.COMMENTS.get(name, ""))
+    return nft.chain_body(names.TABLE_NAME, name, chain.hook, names.COMMENTS.get(name, ""))
 
 
 def set_body(name: str, spec: SetSpec, identity: int) -> bytes:
@@ -301,9 +298,9 @@ def set_body(name: str, spec: SetSpec, identity: int) -> bytes:
     )
 
 
-def decode_set(found: nft.SetInfo) -> SetSpec:
-    """A dumped set's declaration; the size of a verdict is the kernel's own affair."""
-    is_verdict = found.data_type == nft.VERDICT_DATA
+def parse_set(found: nft.SetInfo) -> SetSpec:
+    """A dumped set's declaration. The size of a verdict is the kernel's own, so it is left out."""
+    is_verdict = found.data_type == nft.NFT_DATA_VERDICT
     return SetSpec(
         key_type=found.key_type,
         key_length=found.key_length,
@@ -312,31 +309,6 @@ def decode_set(found: nft.SetInfo) -> SetSpec:
         data_length=0 if is_verdict else found.data_length,
         timeout_ms=found.timeout_ms,
     )
-
-
-def pack_element(key: bytes, verdict: types.Verdict | None, comment: str) -> bytes:
-    """An element to add; only key and comment are packed anew each time."""
-    parts = _key_head(len(key)) + key
-    if verdict is not None:
-        parts += _packed_verdict(verdict)
-    if comment:
-        parts += attr(_ELEMENT_USERDATA, nft.userdata(comment))
-    return attr(_LIST_ELEMENT, parts)
-
-
-_LIST_ELEMENT = 1 | NLA_F_NESTED
-_ELEMENT_USERDATA = 6
-
-
-@lru_cache(maxsize=16)
-def _key_head(length: int) -> bytes:
-    """What stands before a key's bytes; keys are whole words, so nothing stands after."""
-    return nft.pack_value(1, b"\0" * length)[:-length]
-
-
-@lru_cache(maxsize=4096)
-def _packed_verdict(verdict: types.Verdict) -> bytes:
-    return nft.pack_verdict(2, nft.Verdict(verdict.code, verdict.chain))
 
 
 INDEX = struct.Struct("=I")

@@ -1,48 +1,47 @@
-"""Whose fault was it: a refused message, in words that name the service and the object. Pure."""
+"""A refused message as text that names the object and the service it belongs to. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from kubeproxy.kernel.nftables import wire as nft
-from kubeproxy.modes.base import Change
-from kubeproxy.modes.nftables import names
-from kubeproxy.modes.nftables.items import ChainItem, ElementItem, PoolItem, SetItem
+from kubeproxy.kernel.nftables.wire import Refusal, Transaction
+from kubeproxy.modes.base import AnyChange, Owner, changes_of
+from kubeproxy.modes.nftables.items import (
+    Chain,
+    ChainItem,
+    Element,
+    ElementItem,
+    Pool,
+    PoolItem,
+    SetItem,
+    SetSpec,
+)
 
 
-def describe(refusal: nft.Refusal, transaction: nft.Batch, changes: Sequence[Change]) -> str:
+def describe_refusal(
+    refusal: Refusal, transaction: Transaction, changes: Sequence[AnyChange]
+) -> str:
     """The object, the service it belongs to, and the kernel's reason."""
-    culprit = _culprit(refusal, transaction, changes)
-    where = refusal.label if culprit is None else _item_text(culprit.item)
-    owner = "" if culprit is None or culprit.owner is None else str(culprit.owner)
-    return f"{where}{f' of {owner}' if owner else ''}: {refusal.text}"
-
-
-def _culprit(
-    refusal: nft.Refusal, transaction: nft.Batch, changes: Sequence[Change]
-) -> Change | None:
-    """The change the refused message, or the element at the kernel's offset in it, stands for."""
     key = transaction.element_key_at(refusal.position, refusal.offset)
-    for change in changes:
-        item = change.item
-        if isinstance(item, (SetItem, ChainItem)) and refusal.label.endswith(f" {item.name}"):
-            return change
-        if key is None:
-            continue
-        if isinstance(item, ElementItem) and item.key == key and item.set in refusal.label:
-            return change
-        if isinstance(item, PoolItem) and item.key == key[:-4] and item.map in refusal.label:
-            return change
-    return None
+    where, owner = next(_culprits(refusal, key, changes), (refusal.label, None))
+    return f"{where}{'' if owner is None else f' of {owner}'}: {refusal.text}"
 
 
-def _item_text(item: object) -> str:
-    if isinstance(item, SetItem):
-        return f"set {item.name}"
-    if isinstance(item, ChainItem):
-        return f"chain {item.name}"
-    if isinstance(item, ElementItem):
-        return f"element {item.key.hex()} of {item.set}"
-    if isinstance(item, PoolItem):
-        return f"endpoints {item.key.hex()} of {item.map}"
-    return f"table {names.TABLE_NAME}"
+def _culprits(
+    refusal: Refusal, key: bytes | None, changes: Sequence[AnyChange]
+) -> Iterator[tuple[str, Owner | None]]:
+    """The changes that the refused message, or the element of this key in it, may stand for."""
+    for spec in changes_of(changes, SetItem, SetSpec):
+        if refusal.label.endswith(f" {spec.item.name}"):
+            yield f"set {spec.item.name}", spec.owner
+    for chain in changes_of(changes, ChainItem, Chain):
+        if refusal.label.endswith(f" {chain.item.name}"):
+            yield f"chain {chain.item.name}", chain.owner
+    if key is None:
+        return
+    for element in changes_of(changes, ElementItem, Element):
+        if element.item.key == key and element.item.set in refusal.label:
+            yield f"element {key.hex()} of {element.item.set}", element.owner
+    for pool in changes_of(changes, PoolItem, Pool):
+        if pool.item.key == key[:-4] and pool.item.map in refusal.label:  # the index is cut off
+            yield f"endpoints {pool.item.key.hex()} of {pool.item.map}", pool.owner

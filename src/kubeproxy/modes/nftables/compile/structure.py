@@ -1,182 +1,196 @@
-"""Tables, sets and chains with their rules as transactions. Pure.
+"""The table, sets, and chains with their rules as transactions. Pure.
 
-Structure is built in the order in which it may point to each other, and removed in the reverse: a
-rule never names what is not there yet, and nothing is deleted while a rule still names it.
+Structure is built in the order in which parts may refer to each other, and removed in the reverse:
+a rule never names what does not exist yet, and nothing is deleted while a rule still names it. The
+order is table, sets, and then chains by their kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 
 from kubeproxy.kernel.nftables import wire as nft
-from kubeproxy.modes.base import Batch, Change
+from kubeproxy.kernel.nftables.wire import Transaction
+from kubeproxy.modes.base import AnyChange, Batch, Change
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.compile import codec
-from kubeproxy.modes.nftables.items import Chain, ChainItem, SetItem, SetSpec, Table, TableItem
+from kubeproxy.modes.nftables.items import (
+    Chain,
+    ChainItem,
+    SetItem,
+    SetSpec,
+    Table,
+    TableItem,
+)
 from kubeproxy.modes.nftables.names import FamilyLayout
-from kubeproxy.modes.nftables.scaffold import BASE_CHAINS, SCAFFOLD_CHAINS
+
+_BYTES_PER_OBJECT, _BYTES_PER_RULE = 150, 400
+"""Roughly what an object or rule takes. An estimate is good enough for a bound."""
+
+_TABLE_RANK, _SET_RANK = -1, 0
+"""Below every kind of chain."""
 
 
-def is_scaffold_chain(item: object) -> bool:
-    return isinstance(item, ChainItem) and _rank(item) >= _SCAFFOLD_RANK
+class StructureChange(ABC):
+    """One structural change: its place in the building order, and its messages.
+
+    Adding has two phases, `declare` and `fill`, and so has removing, `clear` and `delete`. The
+    first phase is done for all changes of a transaction before the second, because the rules of
+    one chain may name another chain or a set.
+    """
+
+    change: AnyChange
+    rank: int
+    weight = _BYTES_PER_OBJECT
+
+    @abstractmethod
+    def declare(self, transaction: Transaction) -> None:
+        """Append what makes the object exist."""
+
+    def fill(self, transaction: Transaction) -> None:  # noqa: B027 - only chains hold something
+        """Append what the object holds and is no item of its own."""
+
+    def clear(self, transaction: Transaction) -> None:  # noqa: B027 - only chains hold something
+        """Append what empties the object."""
+
+    @abstractmethod
+    def delete(self, transaction: Transaction) -> None:
+        """Append what removes the empty object."""
 
 
-def _rank(item: object) -> int:
-    """Structure in the order it may point to each other: later ones point to earlier ones."""
-    if isinstance(item, TableItem):
-        return 0
-    if isinstance(item, SetItem):
-        return 1
-    if not isinstance(item, ChainItem):
-        raise TypeError(f"not a structural item: {item!r}")
-    if item.name in BASE_CHAINS:
-        return _SCAFFOLD_RANK + 1
-    return _owned_chain_rank(item.name) if "/" in item.name else _class_chain_rank(item.name)
+class TableChange(StructureChange):
+    """The table is made, replaced, or removed."""
+
+    rank = _TABLE_RANK
+
+    def __init__(self, change: Change[TableItem, Table]) -> None:
+        self.change = change
+
+    def declare(self, transaction: Transaction) -> None:
+        if self.change.old is not None:  # one that cannot be taken over
+            self.delete(transaction)
+        body = nft.table_body(names.TABLE_NAME, names.TABLE_COMMENT)
+        transaction.add(nft.NEWTABLE, body, f"table {names.TABLE_NAME}", nft.CREATE)
+
+    def delete(self, transaction: Transaction) -> None:
+        body = nft.table_body(names.TABLE_NAME)
+        transaction.add(nft.DELTABLE, body, f"table {names.TABLE_NAME}")
 
 
-def _owned_chain_rank(name: str) -> int:
-    """endpoint- ← service-, local- ← external-"""
-    if name.startswith("endpoint-"):
-        return 2
-    return 3 if name.startswith(("service-", "local-")) else 4
+class SetChange(StructureChange):
+    """A set or map is declared, gets another timeout, or is removed."""
+
+    rank = _SET_RANK
+
+    def __init__(self, change: Change[SetItem, SetSpec]) -> None:
+        self.change = change
+        self._name = change.item.name
+        self._spec = change.new
+
+    def declare(self, transaction: Transaction) -> None:
+        if self._spec is not None:
+            body = codec.set_body(self._name, self._spec, identity=len(transaction) + 1)
+            transaction.add(nft.NEWSET, body, f"set {self._name}", nft.CREATE)
+
+    def delete(self, transaction: Transaction) -> None:
+        body = nft.set_reference(names.TABLE_NAME, self._name)
+        transaction.add(nft.DELSET, body, f"set {self._name}")
 
 
-def _class_chain_rank(name: str) -> int:
-    """pick ← whatever masquerades or short-circuits first ← the scaffold"""
-    if name in SCAFFOLD_CHAINS:
-        return _SCAFFOLD_RANK
-    return 2 if name.startswith(("pick-", "nodeport-pick-")) else 3
+class ChainChange(StructureChange):
+    """A chain is made, gets other rules, or is removed."""
+
+    def __init__(self, change: Change[ChainItem, Chain]) -> None:
+        self.change = change
+        self.name = change.item.name
+        self._old, self._new = change.old, change.new
+        self.rank = next(chain.kind for chain in (change.new, change.old) if chain is not None)
+        if change.new is not None:
+            self.weight += _BYTES_PER_RULE * len(change.new.rules)
+
+    @property
+    def _is_kept(self) -> bool:
+        """Is there a chain on the same hook already? A hook cannot be changed."""
+        old, new = self._old, self._new
+        return old is not None and new is not None and old.hook == new.hook
+
+    def declare(self, transaction: Transaction) -> None:
+        if self._new is None or self._is_kept:
+            return
+        if self._old is not None:
+            self.delete(transaction)  # deleting a base chain takes its rules along
+        body = codec.chain_body(self.name, self._new)
+        transaction.add(nft.NEWCHAIN, body, f"chain {self.name}", nft.CREATE)
+
+    def fill(self, transaction: Transaction) -> None:
+        if self._new is None:
+            return
+        if self._is_kept:
+            self.clear(transaction)
+        for rule in self._new.rules:
+            body = codec.rule_body(self.name, rule)
+            transaction.add(nft.NEWRULE, body, f"rule in chain {self.name}", nft.APPEND)
+
+    def clear(self, transaction: Transaction) -> None:
+        if self._old is not None and self._old.rules:
+            body = nft.rules_reference(names.TABLE_NAME, self.name)
+            transaction.add(nft.DELRULE, body, f"rules of chain {self.name}")
+
+    def delete(self, transaction: Transaction) -> None:
+        body = nft.chain_body(names.TABLE_NAME, self.name)
+        transaction.add(nft.DELCHAIN, body, f"chain {self.name}")
 
 
-_SCAFFOLD_RANK = 5
+def in_building_order(changes: Sequence[StructureChange]) -> list[StructureChange]:
+    return sorted(changes, key=lambda change: change.rank)
 
 
-def by_rank(changes: Iterable[Change], *, reverse: bool = False) -> list[Change]:
-    return sorted(changes, key=lambda change: _rank(change.item), reverse=reverse)
-
-
-class Builder:
-    """A transaction in the making."""
-
-    def __init__(self, layout: FamilyLayout) -> None:
-        self.batch = nft.Batch(layout.number)
-        self.changes: list[Change] = []
-
-    def add(self, kind: int, body: bytes, label: str, flags: int = 0) -> None:
-        self.batch.add(kind, body, label, flags)
-
-    def done(self) -> Batch:
-        return Batch(tuple(self.changes), self.batch, self.batch.size)
-
-
-def structure_batches(
-    layout: FamilyLayout, changes: Sequence[Change], limit: int
-) -> Iterator[Batch]:
-    """Sets and chains with their rules; chains are declared before any rule that may name them."""
-    for part in _parts(by_rank(changes), limit):
-        builder = Builder(layout)
-        builder.changes.extend(part)
-        build_structure(builder, part)
-        yield builder.done()
-
-
-def build_structure(builder: Builder, changes: Sequence[Change]) -> None:
+def add_structure(transaction: Transaction, changes: Sequence[StructureChange]) -> None:
+    """Append the messages for additions and replacements, which are in building order."""
     for change in changes:
-        _declare(builder, change)
+        change.declare(transaction)
     for change in changes:
-        if isinstance(change.new, Chain):
-            _write_rules(builder, change.item, change.old, change.new)
+        change.fill(transaction)
 
 
-def _parts(changes: list[Change], limit: int) -> Iterator[list[Change]]:
-    """Cut between items once a part is big; an estimate is good enough for a bound."""
-    part: list[Change] = []
+def addition_batches(
+    layout: FamilyLayout, changes: Sequence[StructureChange], limit: int
+) -> Iterator[Batch[Transaction]]:
+    """Transactions that add or replace structure."""
+    for part in _parts(in_building_order(changes), limit):
+        transaction = Transaction(layout.number)
+        add_structure(transaction, part)
+        yield _batch(transaction, part)
+
+
+def removal_batches(
+    layout: FamilyLayout, changes: Sequence[StructureChange], limit: int
+) -> Iterator[Batch[Transaction]]:
+    """Transactions that remove structure: what refers to other parts first."""
+    ordered = sorted(changes, key=lambda change: change.rank, reverse=True)
+    for part in _parts(ordered, limit):
+        transaction = Transaction(layout.number)
+        for change in part:
+            change.clear(transaction)
+        for change in part:
+            change.delete(transaction)
+        yield _batch(transaction, part)
+
+
+def _batch(transaction: Transaction, part: Sequence[StructureChange]) -> Batch[Transaction]:
+    return Batch(tuple(change.change for change in part), transaction, transaction.size)
+
+
+def _parts(changes: Sequence[StructureChange], limit: int) -> Iterator[list[StructureChange]]:
+    """Cut between items once a part is big."""
+    part: list[StructureChange] = []
     size = 0
     for change in changes:
-        weight = weight_of(change.new)
-        if part and size + weight > limit:
+        if part and size + change.weight > limit:
             yield part
             part, size = [], 0
         part.append(change)
-        size += weight
+        size += change.weight
     if part:
         yield part
-
-
-def weight_of(value: object) -> int:
-    """Roughly the bytes a structural item takes."""
-    return 150 + (400 * len(value.rules) if isinstance(value, Chain) else 0)
-
-
-def _declare(builder: Builder, change: Change) -> None:
-    item, old, new = change.item, change.old, change.new
-    if isinstance(item, TableItem):
-        _declare_table(builder, old)
-    elif isinstance(item, SetItem) and isinstance(new, SetSpec):
-        body = codec.set_body(item.name, new, len(builder.batch) + 1)
-        builder.add(nft.NEWSET, body, f"set {item.name}", nft.CREATE)
-    elif isinstance(item, ChainItem) and isinstance(new, Chain):
-        _declare_chain(builder, item, old, new)
-
-
-def _declare_table(builder: Builder, old: object) -> None:
-    label = f"table {names.TABLE_NAME}"
-    if isinstance(old, Table):  # somebody else's, in a form that cannot be adopted
-        builder.add(nft.DELTABLE, nft.table_body(names.TABLE_NAME), label)
-    body = nft.table_body(names.TABLE_NAME, names.TABLE_COMMENT)
-    builder.add(nft.NEWTABLE, body, label, nft.CREATE)
-
-
-def _declare_chain(builder: Builder, item: ChainItem, old: object, new: Chain) -> None:
-    label = f"chain {item.name}"
-    if isinstance(old, Chain):
-        if old.hook == new.hook:
-            return
-        # A hook cannot be changed; deleting a base chain takes its rules along.
-        body = nft.chain_body(names.TABLE_NAME, item.name)
-        builder.add(nft.DELCHAIN, body, label)
-    builder.add(nft.NEWCHAIN, codec.chain_body(item.name, new), label, nft.CREATE)
-
-
-def _write_rules(builder: Builder, item: object, old: object, new: Chain) -> None:
-    if not isinstance(item, ChainItem):
-        return
-    if isinstance(old, Chain) and old.hook == new.hook and old.rules:
-        _flush(builder, item.name)
-    for rule in new.rules:
-        body = codec.rule_body(item.name, rule)
-        builder.add(nft.NEWRULE, body, f"rule in chain {item.name}", nft.APPEND)
-
-
-def _flush(builder: Builder, chain: str) -> None:
-    body = nft.reference(names.TABLE_NAME, chain)
-    builder.add(nft.DELRULE, body, f"rules of chain {chain}")
-
-
-def removal_batches(layout: FamilyLayout, changes: Sequence[Change], limit: int) -> Iterator[Batch]:
-    """Whatever points elsewhere goes first: rules, then chains, then sets."""
-    for part in _parts(by_rank(changes, reverse=True), limit):
-        builder = Builder(layout)
-        builder.changes.extend(part)
-        for change in part:
-            if isinstance(change.item, ChainItem) and _has_rules(change.old):
-                _flush(builder, change.item.name)
-        for change in part:
-            _remove(builder, change.item)
-        yield builder.done()
-
-
-def _has_rules(value: object) -> bool:
-    return isinstance(value, Chain) and bool(value.rules)
-
-
-def _remove(builder: Builder, item: object) -> None:
-    if isinstance(item, ChainItem):
-        body = nft.chain_body(names.TABLE_NAME, item.name)
-        builder.add(nft.DELCHAIN, body, f"chain {item.name}")
-    elif isinstance(item, SetItem):
-        body = nft.reference(names.TABLE_NAME, item.name)
-        builder.add(nft.DELSET, body, f"set {item.name}")
-    elif isinstance(item, TableItem):
-        body = nft.table_body(names.TABLE_NAME)
-        builder.add(nft.DELTABLE, body, f"table {names.TABLE_NAME}")

@@ -1,59 +1,182 @@
 """Services as transactions: their elements, pools and own chains, never split. Pure.
 
-Elements of one set share a message, deletions come before additions, and of a pool only the slots
-that differ are sent.
+A *unit* is what must take effect together: all changes of a Service, and those of another one that
+share a frontend's key or a chain with it. Elements of one set share a message, deletions come
+before additions, and of a pool only the slots that differ are sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+
+from msgspec import Struct, field
 
 from kubeproxy.kernel.nftables import wire as nft
-from kubeproxy.modes.base import Batch, Change
+from kubeproxy.kernel.nftables.wire import ElementTemplate, Transaction
+from kubeproxy.modes.base import AnyChange, Batch, Change
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.compile import codec
-from kubeproxy.modes.nftables.compile.structure import Builder, build_structure, by_rank, weight_of
-from kubeproxy.modes.nftables.items import ChainItem, Element, ElementItem, Pool, PoolItem
+from kubeproxy.modes.nftables.compile.structure import (
+    ChainChange,
+    SetChange,
+    StructureChange,
+    add_structure,
+    in_building_order,
+)
+from kubeproxy.modes.nftables.items import Element, ElementItem, Pool, PoolItem
 from kubeproxy.modes.nftables.names import FamilyLayout
 
 
-class _ServiceBuilder:
-    """Structure, then elements to delete, then elements to add; whole Services at a time."""
+class ServiceChanges(Struct):
+    """Changes to what belongs to services, by type."""
+
+    sets: Sequence[SetChange] = ()
+    chains: Sequence[ChainChange] = ()
+    elements: Sequence[Change[ElementItem, Element]] = ()
+    pools: Sequence[Change[PoolItem, Pool]] = ()
+
+
+class Unit(Struct):
+    """Changes that must not be split."""
+
+    structure: list[StructureChange] = field(default_factory=list)
+    elements: list[Change[ElementItem, Element]] = field(default_factory=list)
+    pools: list[Change[PoolItem, Pool]] = field(default_factory=list)
+
+
+# ---- grouping --------------------------------------------------------------------------------
+
+_KEYED_BY_FRONTEND = frozenset(
+    (
+        names.SERVICE_IPS,
+        names.FIREWALL_IPS,
+        names.NO_ENDPOINT_SERVICES,
+        names.SERVICE_NODE_PORTS,
+        names.NO_ENDPOINT_NODE_PORTS,
+    )
+)
+
+
+class _Units:
+    """One unit for each Service, joined with another one where a bond demands it.
+
+    A bond is a frontend's key or a chain of a service: all that has it changes as a whole. Usually
+    that is one Service's anyway. But an address and port may move from one to another.
+    """
+
+    def __init__(self) -> None:
+        self._by_service: dict[object, Unit] = {}
+        self._by_bond: dict[bytes | str, Unit] = {}
+
+    def of(self, change: AnyChange) -> Unit:
+        # Leftovers without an owner need not stay together.
+        name = change.item if change.owner is None else change.owner.service
+        found = self._by_service.get(name)
+        if found is None:
+            found = self._by_service[name] = Unit()
+        return found
+
+    def bind(self, unit: Unit, bond: bytes | str) -> Unit:
+        """Give the unit a bond. Return the unit in which its changes are now."""
+        home = self._by_bond.setdefault(bond, unit)
+        if home is not unit:
+            self._join(home, unit)
+        return home
+
+    def _join(self, kept: Unit, gone: Unit) -> None:
+        """Make one unit of two. Very rare, so it may walk through all of them."""
+        kept.structure += gone.structure
+        kept.elements += gone.elements
+        kept.pools += gone.pools
+        self._by_service |= {k: kept for k, unit in self._by_service.items() if unit is gone}
+        self._by_bond |= {k: kept for k, unit in self._by_bond.items() if unit is gone}
+
+    def all(self) -> Iterator[Unit]:
+        yield from {id(unit): unit for unit in self._by_service.values()}.values()
+
+
+def _grouped(changes: ServiceChanges) -> Iterator[Unit]:
+    """The units these changes fall into."""
+    units = _Units()
+    for set_change in changes.sets:
+        units.of(set_change.change).structure.append(set_change)
+    for chain_change in changes.chains:
+        unit = units.of(chain_change.change)
+        unit.structure.append(chain_change)
+        units.bind(unit, chain_change.name)
+    for element in changes.elements:
+        unit = units.of(element)
+        unit.elements.append(element)
+        if element.item.set in _KEYED_BY_FRONTEND:
+            unit = units.bind(unit, element.item.key)
+            for value in (element.old, element.new):
+                verdict = None if value is None else value.verdict
+                if verdict is not None and names.is_chain_of_service(verdict.chain):
+                    unit = units.bind(unit, verdict.chain)
+    for pool in changes.pools:
+        unit = units.of(pool)
+        unit.pools.append(pool)
+        units.bind(unit, pool.item.key)
+    return units.all()
+
+
+# ---- transactions ----------------------------------------------------------------------------
+
+
+def unit_batches(
+    layout: FamilyLayout, changes: ServiceChanges, limit: int
+) -> Iterator[Batch[Transaction]]:
+    """Transactions of whole units, each about as big as the limit."""
+    builder = _Builder(layout)
+    for unit in _grouped(changes):
+        if builder.changes and builder.size >= limit:
+            yield builder.batch()
+            builder = _Builder(layout)
+        builder.put(unit)
+    if builder.changes:
+        yield builder.batch()
+
+
+class _Builder:
+    """One transaction of units: structure, then elements to delete, then elements to add."""
 
     def __init__(self, layout: FamilyLayout) -> None:
-        self._layout = layout
-        self._templates = pool_templates(layout)
-        self._slot = layout.address_length + 4
-        self.reset()
-
-    def reset(self) -> None:
-        self.changes: list[Change] = []
+        self.changes: list[AnyChange] = []
         self.size = 0
-        self._structure: list[Change] = []
+        self._family = layout.number
+        self._templates = pool_templates(layout)
+        self._width = layout.address_length + 4
+        self._structure: list[StructureChange] = []
         self._deleted: dict[str, list[bytes]] = {}
         self._added: dict[str, list[bytes]] = {}
 
-    def put(self, change: Change) -> None:
-        self.changes.append(change)
-        item = change.item
-        if isinstance(item, PoolItem):
-            self._put_pool(item, _slots(change.old), _slots(change.new))
-        elif isinstance(item, ElementItem):
-            self._put_element(item, change.old, change.new)
-        else:
-            self._structure.append(change)
-            self.size += weight_of(change.new)
+    def put(self, unit: Unit) -> None:
+        for structural in unit.structure:
+            self.changes.append(structural.change)
+            self._structure.append(structural)
+            self.size += structural.weight
+        for element in unit.elements:
+            self.changes.append(element)
+            self._put_element(element)
+        for pool in unit.pools:
+            self.changes.append(pool)
+            self._put_pool(pool)
 
-    def _put_element(self, item: ElementItem, old: object, new: object) -> None:
-        if old is not None:
+    def _put_element(self, change: Change[ElementItem, Element]) -> None:
+        item, new = change.item, change.new
+        if change.old is not None:
             self._note(self._deleted, item.set, [nft.element(item.key)])
-        if isinstance(new, Element):
-            packed = codec.pack_element(item.key, new.verdict, new.comment)
+        if new is not None:
+            packed = nft.verdict_element(item.key, new.verdict, new.comment)
             self._note(self._added, item.set, [packed])
 
-    def _put_pool(self, item: PoolItem, old: bytes, new: bytes) -> None:
+    def _put_pool(self, change: Change[PoolItem, Pool]) -> None:
+        item = change.item
+        old = b"" if change.old is None else change.old.slots
+        new = b"" if change.new is None else change.new.slots
         template = self._templates[item.map]
-        width = self._slot
+        width = self._width
         if not old:
             head, middle = template.head + item.key, template.middle
             added = [
@@ -65,9 +188,9 @@ class _ServiceBuilder:
         self._note(self._added, item.map, added)
 
     def _replace_slots(self, item: PoolItem, old: bytes, new: bytes) -> list[bytes]:
-        """Delete the slots that change, and return those to add; the others are not touched."""
+        """Delete the slots that change, leave the others alone. Return those to add."""
         template = self._templates[item.map]
-        width = self._slot
+        width = self._width
         added: list[bytes] = []
         deleted: list[bytes] = []
         for start in range(0, max(len(old), len(new)), width):
@@ -87,23 +210,17 @@ class _ServiceBuilder:
             where.setdefault(name, []).extend(packed)
             self.size += len(packed) * len(packed[0])
 
-    def done(self) -> Batch:
-        builder = Builder(self._layout)
-        builder.changes = self.changes
-        build_structure(builder, by_rank(self._structure))
+    def batch(self) -> Batch[Transaction]:
+        transaction = Transaction(self._family)
+        add_structure(transaction, in_building_order(self._structure))
         for kind, flags, lists in (
             (nft.DELSETELEM, 0, self._deleted),
             (nft.NEWSETELEM, nft.CREATE, self._added),
         ):
             for name, packed in lists.items():
                 for body in nft.elements_bodies(names.TABLE_NAME, name, packed):
-                    builder.add(kind, body, f"elements of {name}", flags)
-        self.reset()
-        return builder.done()
-
-
-def _slots(value: object) -> bytes:
-    return value.slots if isinstance(value, Pool) else b""
+                    transaction.add(kind, body, f"elements of {name}", flags)
+        return Batch(tuple(self.changes), transaction, transaction.size)
 
 
 _INDEXES = tuple(codec.INDEX.pack(number) for number in range(1024))
@@ -114,84 +231,14 @@ def index_bytes(number: int) -> bytes:
     return _INDEXES[number] if number < len(_INDEXES) else codec.INDEX.pack(number)
 
 
-def pool_templates(layout: FamilyLayout) -> dict[str, nft.ElementTemplate]:
+@lru_cache(maxsize=2)
+def pool_templates(layout: FamilyLayout) -> Mapping[str, ElementTemplate]:
     """How elements of the pool maps look, by map."""
-    by_address = nft.ElementTemplate(layout.address_length + 12, layout.address_length + 4)
-    by_node_port = nft.ElementTemplate(12, layout.address_length + 4)
+    by_address = ElementTemplate(layout.address_length + 12, layout.address_length + 4)
+    by_node_port = ElementTemplate(12, layout.address_length + 4)
     return {
         names.SERVICE_ENDPOINTS: by_address,
         names.LOCAL_ENDPOINTS: by_address,
         names.NODE_PORT_ENDPOINTS: by_node_port,
         names.NODE_PORT_LOCAL_ENDPOINTS: by_node_port,
     }
-
-
-def unit_batches(layout: FamilyLayout, changes: Sequence[Change], limit: int) -> Iterator[Batch]:
-    """Transactions of whole units."""
-    builder = _ServiceBuilder(layout)
-    for unit in _grouped(changes):
-        if builder.changes and builder.size >= limit:
-            yield builder.done()
-        for change in unit:
-            builder.put(change)
-    if builder.changes:
-        yield builder.done()
-
-
-_KEYED_BY_FRONTEND = frozenset(
-    (
-        names.SERVICE_IPS,
-        names.FIREWALL_IPS,
-        names.NO_ENDPOINT_SERVICES,
-        names.SERVICE_NODE_PORTS,
-        names.NO_ENDPOINT_NODE_PORTS,
-    )
-)
-
-
-def _grouped(changes: Iterable[Change]) -> Iterator[list[Change]]:
-    """Groups that must not be split: what a Service changes, and what has a bond with it."""
-    units: dict[object, list[Change]] = {}
-    homes: dict[object, list[Change]] = {}
-    for change in changes:
-        # Leftovers nobody owns need not stay together.
-        name = change.item if change.owner is None else change.owner.service
-        unit = units.setdefault(name, [])
-        unit.append(change)
-        for bond in _bonds(change):
-            other = homes.setdefault(bond, unit)
-            if other is not unit:
-                _merge(units, homes, other, unit)
-                unit = other
-    yield from {id(unit): unit for unit in units.values()}.values()
-
-
-def _bonds(change: Change) -> Iterator[bytes | str]:
-    """What moves as a whole: a frontend's key, and a service's own chain with all that goes there.
-
-    Usually all of it is one Service's. But an address and port may move from one to another.
-    """
-    item = change.item
-    if isinstance(item, PoolItem):
-        yield item.key
-    elif isinstance(item, ChainItem):
-        yield item.name
-    elif isinstance(item, ElementItem) and item.set in _KEYED_BY_FRONTEND:
-        yield item.key
-        for value in (change.old, change.new):
-            if isinstance(value, Element) and value.verdict and "/" in value.verdict.chain:
-                yield value.verdict.chain
-
-
-def _merge(
-    units: dict[object, list[Change]],
-    homes: dict[object, list[Change]],
-    kept: list[Change],
-    gone: list[Change],
-) -> None:
-    """Two Services turned out to belong together. Very rare, so it may walk."""
-    kept.extend(gone)
-    for table in (units, homes):
-        for key, unit in table.items():
-            if unit is gone:
-                table[key] = kept

@@ -1,15 +1,15 @@
 """Class chains: what services of the same shape share instead of a chain each.
 
 A class is the number of endpoints (and, for external traffic policy Local, the number on this
-node). Its chain picks a number below it and looks the endpoint up in a shared map under the
-packet's own destination, so its rules mention no service, and adding a service adds no chain.
+node). Its chain draws a number below it and looks the endpoint up in a shared map under the
+packet's own destination. So its rules mention no service, and adding a service adds no chain.
 
     pick-3                 dnat to (daddr, proto, port, random mod 3) of service-endpoints
     external-3             the same, masqueraded: external addresses, policy Cluster
     external-local-3-1     pods and node use all 3, others the 1 on this node: policy Local
     nodeport-…             the same by node port instead of address
 
-Pure. Every function returns all chains its class needs, the entry chain's name first.
+Pure. Every function returns all chains its class needs, the entry chain first.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from msgspec import Struct
 
 from kubeproxy.facts.node import LocalDetector
 from kubeproxy.modes.nftables import names
-from kubeproxy.modes.nftables.items import Chain, ChainItem, Rule
+from kubeproxy.modes.nftables.items import Chain, ChainItem, ChainKind
 from kubeproxy.modes.nftables.names import FamilyLayout
 from kubeproxy.modes.nftables.rules import pieces as rules
+from kubeproxy.modes.nftables.rules.expressions import Rule
 from kubeproxy.modes.nftables.rules.pieces import rule
 
 
 class ClassContext(Struct, frozen=True):
-    """What class chains depend on besides their numbers; the same for all services of a node."""
+    """What class chains depend on besides their numbers: the same for all services of a node."""
 
     layout: FamilyLayout
     detector: LocalDetector
@@ -36,7 +37,7 @@ class ClassContext(Struct, frozen=True):
 
 
 class ServiceClass(Struct, frozen=True):
-    """The chains of one class; `entry` is where dispatch goes."""
+    """The chains of one class. Dispatch leads to `entry`."""
 
     entry: str
     chains: tuple[tuple[ChainItem, Chain], ...]
@@ -48,7 +49,7 @@ def pick_class(context: ClassContext, count: int, *, by_node_port: bool = False)
     prefix = "nodeport-" if by_node_port else ""
     map_name = names.NODE_PORT_ENDPOINTS if by_node_port else names.SERVICE_ENDPOINTS
     name = f"{prefix}pick-{count}"
-    chain = Chain((_pick(context.layout, count, map_name, by_node_port),))
+    chain = _picking(context.layout, count, map_name, by_node_port)
     return ServiceClass(name, ((ChainItem(name), chain),))
 
 
@@ -59,9 +60,8 @@ def masqueraded_class(
     """External traffic, policy Cluster: the client's address is replaced."""
     inner = pick_class(context, count, by_node_port=by_node_port)
     name = f"{_external(by_node_port)}-{count}"
-    chain = Chain(
-        (rule(rules.mark_or(context.mark), comment="masquerade"), rule(rules.goes(inner.entry)))
-    )
+    masquerade = rule(rules.mark_or(context.mark), comment="masquerade")
+    chain = Chain(ChainKind.CLASS_ENTRY, (masquerade, rule(rules.goto(inner.entry))))
     return ServiceClass(name, ((ChainItem(name), chain), *inner.chains))
 
 
@@ -69,7 +69,7 @@ def masqueraded_class(
 def local_class(
     context: ClassContext, count: int, local_count: int, *, by_node_port: bool = False
 ) -> ServiceClass:
-    """External traffic, policy Local: `local_count` 0 leaves outsiders to the no-endpoint check."""
+    """External traffic, policy Local. Without local endpoints outsiders are dropped elsewhere."""
     inner = pick_class(context, count, by_node_port=by_node_port)
     name = f"{_external(by_node_port)}-local-{count}-{local_count}"
     chains = list(inner.chains)
@@ -78,27 +78,28 @@ def local_class(
         kind = "nodeport-" if by_node_port else ""
         map_name = names.NODE_PORT_LOCAL_ENDPOINTS if by_node_port else names.LOCAL_ENDPOINTS
         target = f"{kind}pick-local-{local_count}"
-        picking = Chain((_pick(context.layout, local_count, map_name, by_node_port),))
+        picking = _picking(context.layout, local_count, map_name, by_node_port)
         chains.append((ChainItem(target), picking))
-        listed.append(rule(rules.goes(target)))
-    return ServiceClass(name, ((ChainItem(name), Chain(tuple(listed))), *chains))
+        listed.append(rule(rules.goto(target)))
+    entry = Chain(ChainKind.CLASS_ENTRY, tuple(listed))
+    return ServiceClass(name, ((ChainItem(name), entry), *chains))
 
 
 def short_circuit(context: ClassContext, target: str) -> Iterator[Rule]:
-    """Pods of this node and the node itself use all endpoints; the node's own are masqueraded."""
+    """Rules by which this node and its pods use all endpoints, the node itself masqueraded."""
     if context.detector.is_implemented:
         from_pod = rules.from_local_pod(context.layout, context.detector)
-        yield rule(from_pod, rules.goes(target), comment="short-circuit pod traffic")
-    from_node = rules.is_local(rules.FIB_SOURCE)
+        yield rule(from_pod, rules.goto(target), comment="short-circuit pod traffic")
+    from_node = rules.is_source_local()
     yield rule(from_node, rules.mark_or(context.mark), comment="masquerade local traffic")
-    yield rule(from_node, rules.goes(target), comment="short-circuit local traffic")
+    yield rule(from_node, rules.goto(target), comment="short-circuit local traffic")
 
 
 def _external(by_node_port: bool) -> str:
     return "nodeport" if by_node_port else "external"
 
 
-def _pick(layout: FamilyLayout, count: int, map_name: str, by_node_port: bool) -> Rule:
+def _picking(layout: FamilyLayout, count: int, map_name: str, by_node_port: bool) -> Chain:
     key = rules.node_port_key() if by_node_port else rules.service_key(layout)
     words = 2 if by_node_port else layout.words + 2
-    return rule(rules.pick(layout, key, words, count, map_name))
+    return Chain(ChainKind.CLASS_PICK, (rule(rules.pick(layout, key, words, count, map_name)),))

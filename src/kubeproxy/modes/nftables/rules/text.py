@@ -1,7 +1,7 @@
 """Rules and elements in nft's own language, for people (`kpctl render`) and for golden files.
 
-A rule is read the way the kernel runs it: each expression either loads a register, tests one, or
-does something; the text of a test is the text of what was loaded. Pure.
+A rule is read the way the kernel executes it: each expression either loads a register, tests one,
+or acts. The text of a test contains the text of what was loaded. Pure.
 """
 
 from __future__ import annotations
@@ -13,19 +13,28 @@ from typing import Literal
 
 from msgspec import Struct
 
-from kubeproxy.modes.nftables import items as types
-from kubeproxy.modes.nftables.items import Expr, Rule, Verdict
+from kubeproxy.facts.ids import Protocol
+from kubeproxy.kernel.nftables import wire as nft
+from kubeproxy.kernel.nftables.wire import Verdict
 from kubeproxy.modes.nftables.names import FamilyLayout
-from kubeproxy.modes.nftables.rules import pieces as rules
+from kubeproxy.modes.nftables.rules import expressions as exprs
+from kubeproxy.modes.nftables.rules.expressions import Expr, Rule
+from kubeproxy.modes.nftables.rules.pieces import REGISTER
 
-PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
-_STATES = {0x08: "new"}
-_STATUSES = {0x20: "dnat"}
-_VERDICTS = {0: "drop", 1: "accept", -1: "continue", -2: "break", -5: "return"}
+_PROTOCOLS = {protocol.number: protocol.lower_name for protocol in Protocol}
+_VERDICTS = {
+    nft.NF_DROP: "drop",
+    nft.NF_ACCEPT: "accept",
+    nft.NFT_CONTINUE: "continue",
+    nft.NFT_BREAK: "break",
+    nft.NFT_JUMP: "jump",
+    nft.NFT_GOTO: "goto",
+    nft.NFT_RETURN: "return",
+}
 
 
 class Loaded(Struct, frozen=True):
-    """What a register holds: its text, its kind, and what was done to it since."""
+    """What a register holds: its text, its kind, and the mask and xor applied to it since."""
 
     text: str
     kind: str
@@ -35,10 +44,8 @@ class Loaded(Struct, frozen=True):
 
 def format_verdict(verdict: Verdict) -> str:
     """`goto pick-3`, `drop`"""
-    if verdict.chain:
-        word = "jump" if verdict.code == types.JUMP_CODE else "goto"
-        return f"{word} {verdict.chain}"
-    return _VERDICTS[verdict.code]
+    word = _VERDICTS[verdict.code]
+    return f"{word} {verdict.chain}" if verdict.chain else word
 
 
 def format_rule(rule: Rule, layout: FamilyLayout) -> str:
@@ -49,7 +56,7 @@ def format_rule(rule: Rule, layout: FamilyLayout) -> str:
 
 
 class _Printer:
-    """One rule's registers while it is read."""
+    """The registers of one rule while it is read."""
 
     def __init__(self, layout: FamilyLayout) -> None:
         self._layout = layout
@@ -58,48 +65,42 @@ class _Printer:
         self._constants: dict[int, bytes] = {}
 
     def words(self, expressions: Iterable[Expr]) -> list[str]:
-        found: list[str] = []
-        for expression in expressions:
-            self._forget_covered(expression)
-            text = self._step(expression)
-            if text:
-                found.append(text)
-        return found
-
-    def _forget_covered(self, expression: Expr) -> None:
-        """A new load at the first register begins a new key."""
-        loads = (types.Payload, types.MetaLoad, types.Ct, types.Fib, types.Numgen)
-        if isinstance(expression, loads) and expression.register == rules.REGISTER:
-            self._held.clear()
+        return [text for expression in expressions if (text := self._step(expression))]
 
     def _step(self, expression: Expr) -> str:
+        """Execute one expression. Return its text, empty if it only fills a register."""
         match expression:
-            case types.Payload():
-                self._held[expression.register] = self._payload(expression)
-            case types.MetaLoad(register, key):
-                self._held[register] = _META[key]
-            case types.Ct(register, key):
-                self._held[register] = _CT[key]
-            case types.Fib(register, flags):
-                side = "saddr" if flags == rules.FIB_SOURCE else "daddr"
-                self._held[register] = Loaded(f"fib {side} type", "type")
-            case types.Numgen(register, modulus):
-                self._held[register] = Loaded(f"numgen random mod {modulus}", "number")
-            case types.Bitwise():
+            case exprs.Payload(register):
+                self._load(register, self._payload(expression))
+            case exprs.MetaLoad(register, key):
+                self._load(register, _META[key])
+            case exprs.Ct(register, key):
+                self._load(register, _CT[key])
+            case exprs.Fib(register, flags):
+                side = "saddr" if flags == nft.NFTA_FIB_F_SADDR else "daddr"
+                self._load(register, Loaded(f"fib {side} type", "type"))
+            case exprs.Numgen(register, modulus):
+                self._load(register, Loaded(f"numgen random mod {modulus}", "number"))
+            case exprs.Bitwise():
                 self._bitwise(expression)
-            case types.Immediate(register, value):
+            case exprs.Immediate(register, value):
                 self._constants[register] = value
             case _:
                 return self._act(expression)
         return ""
 
-    def _payload(self, load: types.Payload) -> Loaded:
-        if load.base == rules.TRANSPORT:
+    def _load(self, register: int, loaded: Loaded) -> None:
+        if register == REGISTER:  # a new key begins
+            self._held.clear()
+        self._held[register] = loaded
+
+    def _payload(self, load: exprs.Payload) -> Loaded:
+        if load.base == nft.NFT_PAYLOAD_TRANSPORT_HEADER:
             return Loaded("th dport", "port")
         source = load.offset == self._layout.source_offset
         return Loaded(f"{self._ip} {'saddr' if source else 'daddr'}", "address")
 
-    def _bitwise(self, step: types.Bitwise) -> None:
+    def _bitwise(self, step: exprs.Bitwise) -> None:
         held = self._held[step.register]
         order: Literal["big", "little"] = "big" if held.kind == "address" else sys.byteorder
         mask, xor = int.from_bytes(step.mask, order), int.from_bytes(step.xor, order)
@@ -107,21 +108,21 @@ class _Printer:
 
     def _act(self, expression: Expr) -> str:
         match expression:
-            case types.Decide(verdict):
+            case exprs.ImmediateVerdict(verdict):
                 return format_verdict(verdict)
-            case types.Compare():
+            case exprs.Compare():
                 return self._compare(expression)
-            case types.MetaSet(_, register):
+            case exprs.MetaSet(_, register):
                 return f"meta mark set {_combined(self._held[register])}"
-            case types.Lookup():
+            case exprs.Lookup():
                 return self._lookup(expression)
-            case types.Dnat(_, address, port):
+            case exprs.Dnat(_, address, port):
                 return self._dnat(address, port)
-            case types.Masquerade():
+            case exprs.Masquerade():
                 return "masquerade fully-random"
-            case types.Reject():
+            case exprs.Reject():
                 return "reject"
-            case types.Dynset(name, register):
+            case exprs.Dynset(name, register):
                 return f"update @{name} {{ {self._held[register].text} }}"
             case _:
                 return f"({type(expression).__name__.lower()})"
@@ -129,11 +130,11 @@ class _Printer:
     def _key(self) -> str:
         return " . ".join(self._held[register].text for register in sorted(self._held))
 
-    def _lookup(self, lookup: types.Lookup) -> str:
+    def _lookup(self, lookup: exprs.Lookup) -> str:
         key = self._key()
         if lookup.result is None:
             return f"{key} @{lookup.set}"
-        if lookup.result == 0:
+        if lookup.result == nft.NFT_REG_VERDICT:
             return f"{key} vmap @{lookup.set}"
         self._held = {lookup.result: Loaded(f"{key} map @{lookup.set}", "endpoint")}
         return ""
@@ -147,7 +148,7 @@ class _Printer:
             where = f"[{where}]"
         return f"dnat to {where}:{int.from_bytes(self._constants[port], 'big')}"
 
-    def _compare(self, test: types.Compare) -> str:
+    def _compare(self, test: exprs.Compare) -> str:
         held = self._held[test.register]
         operator = "!= " if test.is_unequal else ""
         if held.kind == "address":
@@ -162,19 +163,19 @@ class _Printer:
 
 
 _META = {
-    rules.META_MARK: Loaded("meta mark", "mark"),
-    rules.META_IIFNAME: Loaded("iifname", "name"),
-    rules.META_L4PROTO: Loaded("meta l4proto", "protocol"),
+    nft.NFT_META_MARK: Loaded("meta mark", "mark"),
+    nft.NFT_META_IIFNAME: Loaded("iifname", "name"),
+    nft.NFT_META_L4PROTO: Loaded("meta l4proto", "protocol"),
 }
 _CT = {
-    rules.CT_STATE: Loaded("ct state", "state"),
-    rules.CT_STATUS: Loaded("ct status", "status"),
+    nft.NFT_CT_STATE: Loaded("ct state", "state"),
+    nft.NFT_CT_STATUS: Loaded("ct status", "status"),
 }
 _NAMES: dict[str, dict[int, str]] = {
-    "protocol": PROTOCOLS,
-    "type": {2: "local"},
-    "state": _STATES,
-    "status": _STATUSES,
+    "protocol": _PROTOCOLS,
+    "type": {nft.RTN_LOCAL: "local"},
+    "state": {nft.NF_CT_STATE_NEW: "new"},
+    "status": {nft.IPS_DST_NAT: "dnat"},
 }
 
 
@@ -192,7 +193,7 @@ def _combined(held: Loaded) -> str:
 
 
 def _network(value: bytes, mask: int | None, layout: FamilyLayout) -> str:
-    """Compared bytes as an address or network; fewer bytes than an address are a prefix."""
+    """Compared bytes as an address or network. Fewer bytes than an address has are a prefix."""
     padded = value.ljust(layout.address_length, b"\0")
     bits = layout.address_length * 8
     prefix = len(value) * 8 if mask is None else mask.bit_count()
@@ -202,11 +203,11 @@ def _network(value: bytes, mask: int | None, layout: FamilyLayout) -> str:
 
 def _interface(value: bytes) -> str:
     name = value.rstrip(b"\0").decode()
-    return f'"{name}"' if len(value) == 16 else f'"{name}*"'
+    return f'"{name}"' if len(value) == nft.IFNAMSIZ else f'"{name}*"'
 
 
 def format_key(key: bytes, fields: Sequence[str], layout: FamilyLayout) -> str:
-    """An element's key; fields are `address`, `protocol`, `port` and `index`."""
+    """An element's key, made of the fields `address`, `protocol`, `port` and `index`."""
     parts = []
     position = 0
     for field in fields:
@@ -220,7 +221,7 @@ def _format_field(field: str, raw: bytes) -> str:
     if field == "address":
         return str(ipaddress.ip_address(raw))
     if field == "protocol":
-        return PROTOCOLS.get(raw[0], str(raw[0]))
+        return _PROTOCOLS.get(raw[0], str(raw[0]))
     if field == "port":
         return str(int.from_bytes(raw[:2], "big"))
     return f"0x{int.from_bytes(raw, sys.byteorder):08x}"

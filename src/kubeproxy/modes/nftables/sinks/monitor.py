@@ -1,8 +1,9 @@
-"""Notices when somebody else changes our table.
+"""Notices when another process changes our table.
 
-The kernel tells every listener what changed and who did it. Our own changes are filtered out in
-the kernel by the author's port id, so they neither wake us nor look like drift. News about one
-foreign transaction is gathered before it is told, so one `nft flush ruleset` is one repair.
+The kernel notifies every subscriber of each change and names its author. It filters out our own
+changes by the author's port id, so they neither wake us nor look like drift. Notifications of one
+foreign transaction are gathered before they are reported, so that one `nft flush ruleset` is one
+repair.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ _KINDS = {
     nft.DELSETELEM: "element deleted",
     nft.NEWSETELEM: "element added",
 }
-"""What is told first comes first: a deleted table says more than the rules that went with it."""
+"""The most important first: a deleted table matters more than the rules that went with it."""
 
+_RANKS = {kind: rank for rank, kind in enumerate(_KINDS)}
 
-Sentence = tuple[int, str]
+RankedText = tuple[int, str]
+"""A description of a change, with its rank in a report."""
 
 
 class DriftMonitor:
-    """Foreign changes to one family's table, as sentences."""
+    """Changes that other processes make to one family's table."""
 
     def __init__(self, layout: FamilyLayout, author: int) -> None:
         self._family = layout.number
@@ -49,55 +52,54 @@ class DriftMonitor:
         self._monitor.close()
 
     async def run(self, drifted: DriftListener) -> None:
-        """Tell about foreign changes until cancelled."""
+        """Report foreign changes to `drifted` until cancelled."""
         while True:
-            seen: Counter[Sentence] = Counter()
+            seen: Counter[RankedText] = Counter()
             await self._gather(seen)
             if seen:
                 drifted(summary(seen))
 
-    async def _gather(self, seen: Counter[Sentence]) -> None:
+    async def _gather(self, seen: Counter[RankedText]) -> None:
+        """Wait for a notification, and count what arrives until the table is quiet."""
         try:
-            seen.update(self._relevant(await self._monitor.receive()))
+            seen.update(self._foreign(await self._monitor.receive()))
             if seen:
                 await asyncio.sleep(_SETTLE_SECONDS)
             while messages := self._monitor.receive_now():
-                seen.update(self._relevant(messages))
+                seen.update(self._foreign(messages))
         except Overrun:
             seen[(-1, "some news was lost, so anything may have changed")] += 1
 
-    def _relevant(self, messages: list[Message]) -> list[Sentence]:
-        # The other family's engine is not filtered out, and it may have written everything anew.
+    def _foreign(self, messages: list[Message]) -> list[RankedText]:
+        # Changes by the other family's engine are not filtered out, and it may have rewritten
+        # its whole table. Its messages are recognised by one byte, before anything is parsed.
         of_family = (message for message in messages if message.body[:1] == self._family_byte)
-        found = map(nft.parse_news, of_family)
-        return [_sentence(news) for news in found if news and is_drift(news, self._family)]
+        found = map(nft.parse_notification, of_family)
+        return [_ranked(change) for change in found if change and is_drift(change, self._family)]
 
 
-def is_drift(news: nft.News, family: int) -> bool:
-    """Is it our table, and not merely a client remembered by an affinity set?"""
-    if news.family != family or news.table != names.TABLE_NAME:
+def is_drift(change: nft.Notification, family: int) -> bool:
+    """Is it a change to our table, and not merely a client added to an affinity set?"""
+    if change.family != family or change.table != names.TABLE_NAME:
         return False
-    is_element = news.kind in (nft.NEWSETELEM, nft.DELSETELEM)
-    return not (is_element and news.name.startswith(names.AFFINITY_PREFIX))
+    is_element = change.kind in (nft.NEWSETELEM, nft.DELSETELEM)
+    return not (is_element and names.is_affinity_set(change.name))
 
 
-_ORDER = {kind: place for place, kind in enumerate(_KINDS)}
+def _ranked(change: nft.Notification) -> RankedText:
+    what = _KINDS[change.kind]
+    return _RANKS[change.kind], f"{what} ({change.name})" if change.name else what
 
 
-def _sentence(news: nft.News) -> Sentence:
-    what = _KINDS[news.kind]
-    return _ORDER[news.kind], f"{what} ({news.name})" if news.name else what
+_MOST_SHOWN = 5
 
 
-_TELL_AT_MOST = 5
-
-
-def summary(seen: Counter[Sentence]) -> str:
-    """The weightiest changes, with how often."""
+def summary(seen: Counter[RankedText]) -> str:
+    """The most important changes, each with the number of its occurrences."""
     ordered = sorted(seen)
-    told = [
-        sentence if seen[place, sentence] == 1 else f"{seen[place, sentence]} × {sentence}"
-        for place, sentence in ordered[:_TELL_AT_MOST]
+    shown = [
+        text if seen[rank, text] == 1 else f"{seen[rank, text]} × {text}"
+        for rank, text in ordered[:_MOST_SHOWN]
     ]
-    more = len(ordered) - len(told)
-    return ", ".join(told) + (f" and {more} more" if more > 0 else "")
+    more = len(ordered) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

@@ -1,9 +1,9 @@
-"""Carries node port traffic from the loopback address to endpoints, in user space.
+"""Relays node port traffic from the loopback address to endpoints, in user space.
 
-The kernel cannot route loopback traffic to another host without `route_localnet`, which opens the
-host to its neighbours; so for the node's own loopback address we listen and relay instead. A
-relay knows where to send (`Target`) and nothing of services. Connections in progress are left
-alone when endpoints change; they end with their listener.
+The kernel cannot route loopback traffic to another host without `route_localnet`, which exposes
+the host's loopback services to its neighbours. So for the node's own loopback address we listen
+and relay instead. A relay knows where to send (`Target`) and nothing of services. TCP connections
+in progress are left alone when endpoints change, and end with their listener.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import contextlib
 import random
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
+from kubeproxy.modes.nftables.items import Address, Target
 
-Address = tuple[str, int]
 Chooser = Callable[[Sequence[Address]], Address]
 
 DIAL_SECONDS = 5.0
@@ -23,15 +22,8 @@ UDP_IDLE_SECONDS = 60.0
 _CHUNK = 1 << 16
 
 
-class Target(Struct, frozen=True):
-    """Where a relay sends: endpoints, and for how long one stays chosen (0: each time anew)."""
-
-    endpoints: tuple[Address, ...]
-    affinity_seconds: int = 0
-
-
 class Picker:
-    """Chooses an endpoint; with affinity one pin for all local clients, renewed by use."""
+    """Chooses an endpoint. With affinity all local clients share one, kept while it is used."""
 
     def __init__(self, target: Target, choose: Chooser = random.choice) -> None:
         self._target = target
@@ -70,12 +62,16 @@ class TcpRelay:
         self._server = await asyncio.start_server(self._accept, host, port)
 
     async def close(self) -> None:
-        """Stop listening and end what is in progress."""
+        """Stop listening and end the connections in progress."""
         if self._server is not None:
             self._server.close()
         for session in tuple(self._sessions):
             session.cancel()
         await asyncio.gather(*self._sessions, return_exceptions=True)
+
+    def retarget(self, target: Target) -> None:
+        """Use these endpoints for new connections."""
+        self.picker.retarget(target)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -105,7 +101,7 @@ class TcpRelay:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy one direction to its end, and pass the end on."""
+    """Copy one direction to its end, and then close that direction."""
     with contextlib.suppress(OSError):
         while data := await reader.read(_CHUNK):
             writer.write(data)
@@ -115,7 +111,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 class UdpRelay(asyncio.DatagramProtocol):
-    """Receives on one address; each client has a socket of its own towards its endpoint."""
+    """Receives on one address. Each client has a socket of its own towards its endpoint."""
 
     def __init__(self, picker: Picker) -> None:
         self.picker = picker
@@ -127,14 +123,14 @@ class UdpRelay(asyncio.DatagramProtocol):
         self._transport, _ = await loop.create_datagram_endpoint(lambda: self, (host, port))
 
     async def close(self) -> None:
-        """Stop listening and forget all clients."""
+        """Stop listening and end all flows."""
         if self._transport is not None:
             self._transport.close()
         for flow in tuple(self._flows.values()):
             flow.end()
 
     def retarget(self, target: Target) -> None:
-        """Flows to endpoints that are gone end: UDP has no other way to notice."""
+        """Use these endpoints for new flows. End flows to others: UDP does not notice otherwise."""
         self.picker.retarget(target)
         for flow in tuple(self._flows.values()):
             if flow.endpoint not in target.endpoints:
@@ -148,7 +144,7 @@ class UdpRelay(asyncio.DatagramProtocol):
             flow = self._flows[client] = _Flow(self, client, endpoint)
         flow.send(data)
 
-    def answer(self, data: bytes, client: Address) -> None:
+    def reply(self, data: bytes, client: Address) -> None:
         if self._transport is not None:
             self._transport.sendto(data, client)
 
@@ -191,7 +187,7 @@ class _Flow(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: tuple[str | object, int]) -> None:
         self._renew()
-        self._relay.answer(data, self._client)
+        self._relay.reply(data, self._client)
 
     def _renew(self) -> None:
         self._deadline.cancel()

@@ -1,24 +1,25 @@
-"""Reads our table out of the kernel, and carries transactions out.
+"""Reads our table out of the kernel, and executes transactions.
 
-Promise: `read` reports everything in the table, ours or not, so that what nobody wants goes away;
-a table whose sets have other types than ours is reported as unusable and is replaced as a whole.
-Ours is recognised by the table's name alone: nobody else may write there.
+Promise: `read` reports everything in the table, so that what is not wanted goes away. A table whose
+sets have other types than ours is reported as unusable and is replaced as a whole. Ours is
+recognised by the table's name alone: no other program may write there. Leaves to others: the order
+of transactions (`compile`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from kubeproxy.errors import Busy, Drifted, Rejected
-from kubeproxy.kernel.netlink.codec import iter_attrs
 from kubeproxy.kernel.nftables import wire as nft
-from kubeproxy.kernel.nftables.table import NftHandle, NftSocket
-from kubeproxy.modes.base import Batch, Change, Item, Value
+from kubeproxy.kernel.nftables.table import Nftables, NftablesTable
+from kubeproxy.kernel.nftables.wire import ElementTemplate, Transaction
+from kubeproxy.modes.base import AnyChange, Batch, Change
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.compile import codec
-from kubeproxy.modes.nftables.compile import refusals as blame
+from kubeproxy.modes.nftables.compile.refusals import describe_refusal
 from kubeproxy.modes.nftables.compile.transactions import compile_transactions
 from kubeproxy.modes.nftables.compile.units import pool_templates
 from kubeproxy.modes.nftables.items import (
@@ -27,24 +28,23 @@ from kubeproxy.modes.nftables.items import (
     ChainItem,
     Element,
     ElementItem,
-    Hook,
+    Item,
     Pool,
     PoolItem,
-    Rule,
     SetItem,
     SetSpec,
     Table,
     TableItem,
-    Verdict,
+    Value,
 )
 from kubeproxy.modes.nftables.names import FamilyLayout
+from kubeproxy.modes.nftables.rules.affinity import affinity_set_spec
+from kubeproxy.modes.nftables.rules.expressions import Rule
 from kubeproxy.modes.nftables.scaffold import node_port_ips_spec, set_specs
 
 _LONGEST_POOL = 1 << 16
-_AFFINITY_FLAGS = nft.SET_TIMEOUT | nft.SET_DYNAMIC
 
-
-OpenSocket = Callable[[int], NftHandle]
+OpenNftables = Callable[[int], NftablesTable]
 
 
 class TableSink:
@@ -53,129 +53,123 @@ class TableSink:
     name = "nftables"
     item_types: tuple[type, ...] = (TableItem, SetItem, ChainItem, ElementItem, PoolItem)
 
-    def __init__(self, layout: FamilyLayout, open_socket: OpenSocket = NftSocket) -> None:
+    def __init__(self, layout: FamilyLayout, open_nftables: OpenNftables = Nftables) -> None:
         self._layout = layout
-        self._open_socket = open_socket
-        self._socket: NftHandle | None = None
+        self._open_nftables = open_nftables
+        self._nftables: NftablesTable | None = None
 
     @property
-    def socket(self) -> NftHandle:
+    def nftables(self) -> NftablesTable:
         """Opened on first use, in the namespace current then."""
-        if self._socket is None:
-            self._socket = self._open_socket(self._layout.number)
-        return self._socket
+        if self._nftables is None:
+            self._nftables = self._open_nftables(self._layout.number)
+        return self._nftables
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        if self._nftables is not None:
+            self._nftables.close()
+            self._nftables = None
 
     async def read(self) -> Mapping[Item, Value]:
-        """Everything in our table. Long for a big one, so not on the event loop's thread."""
-        handle = self.socket
-        return await asyncio.to_thread(read_table, handle, self._layout)
+        """Everything in our table. Slow for a big one, so not on the event loop's thread."""
+        return await asyncio.to_thread(read_table, self.nftables, self._layout)
 
-    def compile(self, changes: Sequence[Change]) -> Iterable[Batch]:
+    def compile(self, changes: Sequence[Change[Item, Value]]) -> Iterator[Batch[Transaction]]:
         return compile_transactions(self._layout, changes)
 
-    async def apply(self, batch: Batch) -> None:
-        """One transaction: all of it or nothing."""
-        transaction = batch.payload
-        if not isinstance(transaction, nft.Batch):
-            raise TypeError("not a transaction of this sink")
-        refusals = self.socket.commit(transaction)
+    async def apply(self, batch: Batch[Transaction]) -> None:
+        """Commit one transaction: all of it or nothing."""
+        refusals = self.nftables.commit(batch.payload)
         if refusals:
-            self._refused(refusals, transaction, batch.changes)
-        # Between transactions others get their turn: this call may have held the loop for 20 ms.
+            self._raise(refusals[0], batch.payload, batch.changes)
+        # Other tasks get their turn between transactions: this call may have taken 20 ms.
         await asyncio.sleep(0)
 
-    def _refused(
-        self, refusals: Sequence[nft.Refusal], transaction: nft.Batch, changes: Sequence[Change]
+    def _raise(
+        self, refusal: nft.Refusal, transaction: Transaction, changes: Sequence[AnyChange]
     ) -> None:
-        first = refusals[0]
-        text = f"nftables: {blame.describe(first, transaction, changes)}"
-        if first.errno in (errno.EAGAIN, errno.EINTR, errno.ENOBUFS):
-            raise Busy(text, errno=first.errno)
-        if first.errno == errno.ENOENT and not self._has_table():
-            raise Drifted(f"table {names.TABLE_NAME} has disappeared", errno=first.errno)
-        raise Rejected(text, errno=first.errno)
-
-    def _has_table(self) -> bool:
-        return any(table.name == names.TABLE_NAME for table in self.socket.tables())
+        text = f"nftables: {describe_refusal(refusal, transaction, changes)}"
+        if refusal.errno in (errno.EAGAIN, errno.EINTR, errno.ENOBUFS):
+            raise Busy(text, errno=refusal.errno)
+        if refusal.errno == errno.ENOENT and not _has_table(self.nftables):
+            raise Drifted(f"table {names.TABLE_NAME} has disappeared", errno=refusal.errno)
+        raise Rejected(text, errno=refusal.errno)
 
 
-def read_table(handle: NftHandle, layout: FamilyLayout) -> dict[Item, Value]:
-    """The table as items; empty if there is none."""
-    if not any(table.name == names.TABLE_NAME for table in handle.tables()):
+def _has_table(nftables: NftablesTable) -> bool:
+    return any(table.name == names.TABLE_NAME for table in nftables.tables())
+
+
+def read_table(nftables: NftablesTable, layout: FamilyLayout) -> dict[Item, Value]:
+    """The table as items, or nothing if there is no table."""
+    if not _has_table(nftables):
         return {}
     sets = {
-        found.name: codec.decode_set(found)
-        for found in handle.sets(names.TABLE_NAME)
-        if not found.flags & nft.SET_ANONYMOUS
+        found.name: codec.parse_set(found)
+        for found in nftables.sets(names.TABLE_NAME)
+        if not found.flags & nft.NFT_SET_ANONYMOUS
     }
     if not is_adoptable(layout, sets):
         return {TABLE: Table(is_usable=False)}
     items: dict[Item, Value] = {TABLE: Table()}
     items |= {SetItem(name): spec for name, spec in sets.items()}
-    items |= _read_chains(handle)
-    items |= _read_elements(handle, layout, sets.keys())
+    items |= _read_chains(nftables)
+    items |= _read_elements(nftables, layout, sets.keys())
     return items
 
 
 def is_adoptable(layout: FamilyLayout, sets: Mapping[str, SetSpec]) -> bool:
-    """Could these sets be ours? The type of an existing set cannot be changed."""
+    """Could these sets be ours? The type of an existing set cannot be changed, its timeout can."""
     known = set_specs(layout) | {names.NODE_PORT_IPS: node_port_ips_spec(layout)}
+    affinity = affinity_set_spec(layout)
     for name, spec in sets.items():
-        if name.startswith(names.AFFINITY_PREFIX):
-            shape = (spec.key_type, spec.key_length, spec.flags)
-            if shape != (layout.address_type, layout.address_length, _AFFINITY_FLAGS):
+        if names.is_affinity_set(name):
+            if _shape(spec) != _shape(affinity):
                 return False
         elif spec != known.get(name, spec):
             return False
     return True
 
 
-def _read_chains(handle: NftHandle) -> dict[Item, Value]:
+def _shape(spec: SetSpec) -> tuple[int, int, int]:
+    return spec.key_type, spec.key_length, spec.flags
+
+
+def _read_chains(nftables: NftablesTable) -> dict[Item, Value]:
     rules: dict[str, list[Rule]] = {}
-    for found in handle.rules(names.TABLE_NAME):
-        rules.setdefault(found.chain, []).append(codec.decode_rule(found))
+    for found in nftables.rules(names.TABLE_NAME):
+        rules.setdefault(found.chain, []).append(codec.parse_rule(found))
     return {
-        ChainItem(chain.name): Chain(tuple(rules.get(chain.name, ())), _hook(chain.hook))
-        for chain in handle.chains(names.TABLE_NAME)
+        ChainItem(chain.name): Chain(
+            names.chain_kind(chain.name), tuple(rules.get(chain.name, ())), chain.hook
+        )
+        for chain in nftables.chains(names.TABLE_NAME)
     }
 
 
-def _hook(found: nft.Hook | None) -> Hook | None:
-    return None if found is None else Hook(found.type, found.number, found.priority)
-
-
 def _read_elements(
-    handle: NftHandle, layout: FamilyLayout, present: Iterable[str]
+    nftables: NftablesTable, layout: FamilyLayout, present: Iterable[str]
 ) -> dict[Item, Value]:
-    """Elements of the sets we know; those of affinity sets belong to the packets."""
+    """Elements of the sets we know. Those of affinity sets are left out: packets add them."""
     items: dict[Item, Value] = {}
     known = set_specs(layout).keys() | {names.NODE_PORT_IPS}
     templates = pool_templates(layout)
     for name in sorted(known & set(present)):
         if name in templates:
-            items |= _read_pools(handle, name, templates[name])
+            items |= _read_pools(nftables, name, templates[name])
             continue
-        for found in handle.elements(names.TABLE_NAME, name):
-            items[ElementItem(name, found.key)] = Element(_verdict(found.verdict), found.comment)
+        for found in nftables.elements(names.TABLE_NAME, name):
+            items[ElementItem(name, found.key)] = Element(found.verdict, found.comment)
     return items
 
 
-def _verdict(found: nft.Verdict | None) -> Verdict | None:
-    return None if found is None else Verdict(found.code, found.chain)
-
-
-def _read_pools(handle: NftHandle, name: str, template: nft.ElementTemplate) -> dict[Item, Value]:
+def _read_pools(nftables: NftablesTable, name: str, template: ElementTemplate) -> dict[Item, Value]:
     pools: dict[bytes, dict[int, bytes]] = {}
     strays: dict[Item, Value] = {}
-    for key, data in _pool_elements(handle, name, template):
+    for key, data in _pool_elements(nftables, name, template):
         (index,) = codec.INDEX.unpack(key[-4:])
         if index >= _LONGEST_POOL or not any(data):
-            # Nothing we would write: named as a single element, so that it is deleted.
+            # Nothing we would write: reported as a single element, so that it is deleted.
             strays[ElementItem(name, key)] = Element()
         else:
             pools.setdefault(key[:-4], {})[index] = data
@@ -183,20 +177,18 @@ def _read_pools(handle: NftHandle, name: str, template: nft.ElementTemplate) -> 
 
 
 def _pool_elements(
-    handle: NftHandle, name: str, template: nft.ElementTemplate
-) -> Iterable[tuple[bytes, bytes]]:
-    for listed in handle.element_lists(names.TABLE_NAME, name):
+    nftables: NftablesTable, name: str, template: ElementTemplate
+) -> Iterator[tuple[bytes, bytes]]:
+    for listed in nftables.element_lists(names.TABLE_NAME, name):
         quickly = template.parse(listed)
         if quickly is not None:
             yield from quickly
-            continue
-        for _, raw in iter_attrs(listed):
-            found = nft.parse_element(raw)
-            yield found.key, found.data
+        else:
+            yield from ((found.key, found.data) for found in nft.parse_elements(listed))
 
 
 def join_slots(slots: Mapping[int, bytes]) -> Pool:
-    """Slots in order of index; a missing one is zeros."""
+    """Slots in order of index, with zeros for a missing one."""
     width = len(next(iter(slots.values())))
     last = max(slots)
     if last + 1 == len(slots):

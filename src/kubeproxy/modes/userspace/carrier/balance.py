@@ -1,8 +1,8 @@
-"""Whose turn is it: round robin with session affinity for one listener.
+"""Which endpoint is next: round robin with session affinity for one listener.
 
-Plain state without I/O: time and the shuffling are arguments. Promises: every endpoint is asked in
-turn, a client with affinity comes back to its endpoint until it has been silent for the time-out,
-and the memory for that is bounded. Leaves to others: whether an endpoint answers.
+State without I/O: time and the shuffling are arguments. Promises: every endpoint is used in turn, a
+client with affinity comes back to its endpoint until it has been idle for the time-out, and the
+memory for that is bounded. Leaves to others: whether an endpoint answers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-MOST_CLIENTS = 65_536
-"""Affinity records of one listener; beyond, the client that was silent longest is forgotten."""
+MAX_CLIENTS = 65_536
+"""Affinity records of one listener; beyond, the client that was idle longest is forgotten."""
 
 
 class Target(NamedTuple):
@@ -30,7 +30,7 @@ Shuffle = Callable[[list[Target]], None]
 
 
 class Balancer:
-    """The endpoints of one listener and who used which."""
+    """The endpoints of one listener, and which client used which."""
 
     def __init__(self, shuffle: Shuffle) -> None:
         self._shuffle = shuffle
@@ -63,34 +63,31 @@ class Balancer:
         self._records = {c: r for c, r in self._records.items() if r.target in kept}
 
     def pick(self, client: str, now: float, *, ignore_affinity: bool = False) -> Target | None:
-        """The endpoint for a client's next connection, or None if there is none at all.
+        """Return the endpoint for a client's next connection, or None if there is none at all.
 
         With `ignore_affinity` (its endpoint has just failed) the client gets another one, and
         keeps that.
         """
         if not self._affinity_seconds:
-            return self._take_turn()
+            return self._next_target()
         self._expire(now)
         record = self._records.pop(client, None)
-        target = self._take_turn() if record is None or ignore_affinity else record.target
+        target = self._next_target() if record is None or ignore_affinity else record.target
         if target is not None:
-            self._remember(client, target, now)
+            if len(self._records) >= MAX_CLIENTS:
+                del self._records[next(iter(self._records))]
+            self._records[client] = _Record(target, now)
         return target
 
-    def _take_turn(self) -> Target | None:
+    def _next_target(self) -> Target | None:
         if not self._targets:
             return None
         target = self._targets[self._next]
         self._next = (self._next + 1) % len(self._targets)
         return target
 
-    def _remember(self, client: str, target: Target, now: float) -> None:
-        if len(self._records) >= MOST_CLIENTS:
-            del self._records[next(iter(self._records))]
-        self._records[client] = _Record(target, now)
-
     def _expire(self, now: float) -> None:
-        """Forget who was silent for the time-out, in whole seconds."""
+        """Forget clients that were idle for the time-out, counted in whole seconds as in v1.25."""
         while self._records:
             client, record = next(iter(self._records.items()))
             if int(now - record.used_at) < self._affinity_seconds:

@@ -1,8 +1,9 @@
-"""What the proxy and its carrier process say to each other, as bytes. Pure.
+"""The messages between the proxy and its carrier process, as bytes. Pure.
 
-The proxy sends commands about listeners, with the listening socket as ancillary data of `Open`;
-the carrier answers `Sync` when everything before it is done, and may say something for the log.
-Frames are a length and a msgpack body; sockets come in the order of their `Open`.
+The proxy sends commands about listeners; the listening socket is ancillary data of `OpenListener`.
+The carrier replies to `Sync` when everything before it is done, and sends log messages at any time.
+A frame is a length and a msgpack body. Sockets arrive in the order of their `OpenListener`.
+Both sides are of the same version, so the format needs no compatibility.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _LENGTH = struct.Struct("=I")
 
 
 class Balance(Struct, frozen=True, array_like=True):
-    """How a listener shares connections out.
+    """How a listener distributes connections.
 
     `keep` are the endpoints to which UDP sessions may go on although new ones go elsewhere.
     """
@@ -30,64 +31,64 @@ class Balance(Struct, frozen=True, array_like=True):
     affinity_seconds: int = 0
 
 
-class Open(Struct, frozen=True, tag=True):
-    """Carry what arrives at the socket that comes with this."""
+class OpenListener(Struct, frozen=True, tag=True):
+    """Carry what arrives at the socket that comes with this command."""
 
     number: int
-    label: str
+    service: str
     is_udp: bool
     balance: Balance
 
 
-class Update(Struct, frozen=True, tag=True):
-    """Share out differently from now on; connections that exist go on."""
+class UpdateListener(Struct, frozen=True, tag=True):
+    """Distribute new connections differently; those that exist go on."""
 
     number: int
     balance: Balance
 
 
-class Close(Struct, frozen=True, tag=True):
+class CloseListener(Struct, frozen=True, tag=True):
     """Accept nothing more; TCP connections that exist go on, UDP sessions end."""
 
     number: int
 
 
 class Sync(Struct, frozen=True, tag=True):
-    """Answer when everything before this is done."""
+    """Request a reply when everything before this is done."""
 
     number: int
 
 
-class Done(Struct, frozen=True, tag=True):
-    """Everything before the `Sync` of this number is done; connections and sessions now."""
+class SyncReply(Struct, frozen=True, tag=True):
+    """Everything before the `Sync` of this number is done; with the current counts."""
 
     number: int
     connections: int = 0
     sessions: int = 0
 
 
-class Say(Struct, frozen=True, tag=True):
-    """Something an operator should read."""
+class LogMessage(Struct, frozen=True, tag=True):
+    """A text for the proxy's log, and the service it is about."""
 
     text: str
-    label: str = ""
+    service: str = ""
 
 
-Command: TypeAlias = Open | Update | Close | Sync
-Answer: TypeAlias = Done | Say
+Command: TypeAlias = OpenListener | UpdateListener | CloseListener | Sync
+Reply: TypeAlias = SyncReply | LogMessage
 
 _encoder = msgspec.msgpack.Encoder()
-_commands = msgspec.msgpack.Decoder(Command)
-_answers = msgspec.msgpack.Decoder(Answer)
+_command_decoder = msgspec.msgpack.Decoder(Command)
+_reply_decoder = msgspec.msgpack.Decoder(Reply)
 
 
-def format_frame(message: Command | Answer) -> bytes:
+def format_frame(message: Command | Reply) -> bytes:
     body = _encoder.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
-class Frames:
-    """Cuts a stream into frames, whatever pieces it arrives in."""
+class FrameDecoder:
+    """Decodes a stream of frames, whatever pieces it arrives in."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -96,12 +97,14 @@ class Frames:
         self._buffer += data
 
     def commands(self) -> Iterator[Command]:
+        """The commands that have arrived completely, each once."""
         for body in self._bodies():
-            yield _commands.decode(body)
+            yield _command_decoder.decode(body)
 
-    def answers(self) -> Iterator[Answer]:
+    def replies(self) -> Iterator[Reply]:
+        """The replies that have arrived completely, each once."""
         for body in self._bodies():
-            yield _answers.decode(body)
+            yield _reply_decoder.decode(body)
 
     def _bodies(self) -> Iterator[bytes]:
         while len(self._buffer) >= _LENGTH.size:

@@ -1,7 +1,7 @@
-"""The carrier process itself: takes commands from the proxy, runs the loop, answers.
+"""The carrier process itself: receive commands from the proxy, run the event loop, reply.
 
-Promise: it ends when the proxy does, whatever way that happens, because then the control socket
-reports its end.
+Promise: it exits when the proxy does, for whatever reason, because the kernel then closes the
+proxy's end of the control socket.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import time
 from collections import deque
 
 from kubeproxy.modes.userspace.carrier.messages import (
-    Answer,
-    Close,
+    CloseListener,
     Command,
-    Done,
-    Frames,
-    Open,
-    Say,
+    FrameDecoder,
+    LogMessage,
+    OpenListener,
+    Reply,
     Sync,
-    Update,
+    SyncReply,
+    UpdateListener,
     format_frame,
 )
 from kubeproxy.modes.userspace.carrier.reactor import Reactor
@@ -32,32 +32,32 @@ from kubeproxy.modes.userspace.carrier.tcp import TcpListener
 from kubeproxy.modes.userspace.carrier.udp import UdpListener, UdpSessions
 
 _READ_BYTES = 1 << 18
-_MOST_DESCRIPTORS = 253
-"""The kernel passes no more with one message."""
-_LONGEST_OUTBOX = 1 << 20
-"""Beyond this, what is only for the log is dropped rather than kept."""
+_MAX_DESCRIPTORS = 253
+"""The kernel passes no more descriptors with one message (SCM_MAX_FD)."""
+_LOG_BUFFER_LIMIT = 1 << 20
+"""With more than this unsent, log messages are dropped; replies never are."""
 
 
 class Carrier:
-    """Listeners by number, and the conversation with the proxy."""
+    """The listeners by number, and the control socket."""
 
     def __init__(self, control: socket.socket, idle_seconds: float) -> None:
         self._control = control
         self._reactor = Reactor(time.monotonic)
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._shared = Shared(self._reactor, limit=limit, say=self._say)
+        self._shared = Shared(self._reactor, limit=limit, write=self._log)
         self._sessions = UdpSessions(self._shared, idle_seconds)
         self._listeners: dict[int, TcpListener | UdpListener] = {}
-        self._frames = Frames()
+        self._decoder = FrameDecoder()
         self._descriptors: deque[int] = deque()
-        self._outbox = bytearray()
+        self._unsent = bytearray()
         self._is_running = True
         control.setblocking(False)
         self._reactor.register(control.fileno(), select.EPOLLIN, self._on_control)
 
     def run(self) -> None:
         while self._is_running:
-            self._reactor.turn()
+            self._reactor.run_once()
 
     def _on_control(self, mask: int) -> None:
         if mask & select.EPOLLOUT:
@@ -67,7 +67,7 @@ class Carrier:
 
     def _receive(self) -> None:
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._control, _READ_BYTES, _MOST_DESCRIPTORS)
+            data, descriptors, _, _ = socket.recv_fds(self._control, _READ_BYTES, _MAX_DESCRIPTORS)
         except BlockingIOError:
             return
         except OSError:
@@ -76,57 +76,58 @@ class Carrier:
         if not data:
             self._is_running = False
             return
-        self._frames.feed(data)
-        for command in self._frames.commands():
-            self._obey(command)
+        self._decoder.feed(data)
+        for command in self._decoder.commands():
+            self._execute(command)
 
-    def _obey(self, command: Command) -> None:
+    def _execute(self, command: Command) -> None:
         match command:
-            case Open():
+            case OpenListener():
                 self._open(command)
-            case Update(number, balance):
+            case UpdateListener(number, balance):
                 self._listeners[number].update(balance)
-            case Close(number):
+            case CloseListener(number):
                 self._listeners.pop(number).close()
                 self._shared.budget.release(1)
             case Sync(number):
-                self._answer(Done(number, self._shared.connections, self._shared.sessions))
+                self._send(SyncReply(number, self._shared.connections, self._shared.sessions))
 
-    def _open(self, command: Open) -> None:
+    def _open(self, command: OpenListener) -> None:
         handle = socket.socket(fileno=self._descriptors.popleft())
         self._shared.budget.take(1)
         listener: TcpListener | UdpListener
         if command.is_udp:
-            listener = UdpListener(handle, command.label, self._sessions)
+            listener = UdpListener(handle, command.service, self._sessions)
         else:
-            listener = TcpListener(handle, command.label, self._shared)
+            listener = TcpListener(handle, command.service, self._shared)
         listener.update(command.balance)
         self._listeners[command.number] = listener
 
-    def _say(self, text: str, label: str) -> None:
-        if len(self._outbox) < _LONGEST_OUTBOX:
-            self._answer(Say(text, label))
+    def _log(self, text: str, service: str) -> None:
+        if len(self._unsent) < _LOG_BUFFER_LIMIT:
+            self._send(LogMessage(text, service))
 
-    def _answer(self, answer: Answer) -> None:
-        self._outbox += format_frame(answer)
+    def _send(self, reply: Reply) -> None:
+        self._unsent += format_frame(reply)
         self._flush()
 
     def _flush(self) -> None:
         try:
-            sent = self._control.send(self._outbox)
+            sent = self._control.send(self._unsent)
         except BlockingIOError:
             sent = 0
         except OSError:
             self._is_running = False
             return
-        del self._outbox[:sent]
-        waiting = select.EPOLLOUT if self._outbox else 0
-        self._reactor.modify(self._control.fileno(), select.EPOLLIN | waiting)
+        del self._unsent[:sent]
+        writable = select.EPOLLOUT if self._unsent else 0
+        self._reactor.modify(self._control.fileno(), select.EPOLLIN | writable)
 
 
 def main(arguments: list[str]) -> None:
     """`python -m kubeproxy.modes.userspace.carrier DESCRIPTOR UDP_IDLE_SECONDS`."""
     descriptor, idle_seconds = arguments
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the proxy, which then closes us
+    # Ctrl-C is meant for the proxy, which then closes the control socket.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(int(descriptor), False)
     Carrier(socket.socket(fileno=int(descriptor)), float(idle_seconds)).run()

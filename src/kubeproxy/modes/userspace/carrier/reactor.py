@@ -1,9 +1,10 @@
-"""One epoll loop: events, timers, turns for those who are not finished, and late closing.
+"""One epoll event loop: events, timers, calls for the next iteration, and delayed closing.
 
 Why not asyncio: carrying one short connection takes about twenty calls here; asyncio's transports,
-futures and callbacks would triple that (docs/decisions has the figures). Promises: a descriptor
-closed during a turn stays reserved until the turn is over, so no event reaches a stranger that got
-its number; a busy handler yields after its share and is called again.
+futures and callbacks would triple that (docs/decisions/0060 has the figures). Promises: a
+descriptor closed during an iteration stays reserved until its end, so no event reaches an
+unrelated socket that got the same number; a busy handler yields after its share and is called
+again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-EVENTS_PER_TURN = 256
+EVENTS_PER_ITERATION = 256
 Handler = Callable[[int], None]
 
 
@@ -27,19 +28,19 @@ class TimerSource(Protocol):
 
 
 class Reactor:
-    """Runs handlers of descriptors; `now` is the time of the current turn."""
+    """Runs the handlers of descriptors; `now` is the time of the current iteration."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._epoll = select.epoll()
         self._handlers: dict[int, Handler] = {}
-        self._again: deque[Callable[[], None]] = deque()
-        self._doomed: list[socket.socket] = []
+        self._soon: deque[Callable[[], None]] = deque()
+        self._closing: list[socket.socket] = []
         self._timers: list[TimerSource] = []
         self.now = clock()
 
     def close(self) -> None:
-        self._close_doomed()
+        self._close_sockets()
         self._epoll.close()
 
     def add_timers(self, source: TimerSource) -> None:
@@ -52,51 +53,51 @@ class Reactor:
     def modify(self, fd: int, events: int) -> None:
         self._epoll.modify(fd, events)
 
-    def forget(self, fd: int) -> None:
-        """No events from this descriptor any more; it stays open."""
+    def unregister(self, fd: int) -> None:
+        """Deliver no more events of this descriptor; it stays open."""
         if self._handlers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
-    def discard(self, handle: socket.socket) -> None:
-        """Forget a socket and close it at the end of the turn.
+    def close_later(self, handle: socket.socket) -> None:
+        """Deliver no more events of a socket, and close it at the end of the iteration.
 
         Closing takes it out of the epoll set, so that costs no call of its own.
         """
         self._handlers.pop(handle.fileno(), None)
-        self._doomed.append(handle)
+        self._closing.append(handle)
 
-    def again(self, work: Callable[[], None]) -> None:
-        """Call this in the next turn, which then does not wait."""
-        self._again.append(work)
+    def call_soon(self, work: Callable[[], None]) -> None:
+        """Call this in the next iteration, which then does not wait."""
+        self._soon.append(work)
 
-    def turn(self) -> None:
-        """Wait until something happens or is due, and handle it."""
-        events = self._epoll.poll(self._timeout(), EVENTS_PER_TURN)
+    def run_once(self) -> None:
+        """Wait for events or a deadline, and handle what there is."""
+        events = self._epoll.poll(self._timeout(), EVENTS_PER_ITERATION)
         self.now = self._clock()
         for fd, mask in events:
             handler = self._handlers.get(fd)
             if handler is not None:
                 handler(mask)
-        for _ in range(len(self._again)):
-            self._again.popleft()()
+        for _ in range(len(self._soon)):
+            self._soon.popleft()()
         for source in self._timers:
             source.expire(self.now)
-        self._close_doomed()
+        self._close_sockets()
 
     def _timeout(self) -> float:
-        if self._again:
+        if self._soon:
             return 0
         deadlines = [due for source in self._timers if (due := source.next_deadline()) is not None]
         return max(min(deadlines) - self._clock(), 0) if deadlines else -1
 
-    def _close_doomed(self) -> None:
-        for handle in self._doomed:
+    def _close_sockets(self) -> None:
+        for handle in self._closing:
             handle.close()
-        self._doomed.clear()
+        self._closing.clear()
 
 
 class Timeout:
-    """One pending call; cancelling it is setting a flag."""
+    """One pending call; cancelling it only sets a flag."""
 
     __slots__ = ("call", "deadline")
 

@@ -1,8 +1,8 @@
 """TCP: accept, dial an endpoint (and another if it fails), carry until both sides have ended.
 
 Promises: dialling never blocks accepting; each direction ends by itself; a listener over its share
-of descriptors leaves clients in the kernel's queue until there is room. Leaves to others: whose
-turn it is (`balance`), moving bytes (`half`).
+of descriptors leaves clients in the kernel's queue until there is room. Leaves to others: which
+endpoint is next (`balance`), moving bytes (`direction`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import socket
 
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.modes.userspace.carrier.balance import Target
-from kubeproxy.modes.userspace.carrier.half import Half
+from kubeproxy.modes.userspace.carrier.direction import Direction
 from kubeproxy.modes.userspace.carrier.messages import Balance
 from kubeproxy.modes.userspace.carrier.reactor import Timeout
 from kubeproxy.modes.userspace.carrier.shared import DIAL_SECONDS, Shared, new_balancer
 
-ACCEPTS_PER_TURN = 64
+ACCEPTS_PER_EVENT = 64
 CONNECTION_COST = 2
 KEEPALIVE_SECONDS = 15
 
@@ -31,7 +31,7 @@ _STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 
 
 def tune(handle: socket.socket) -> None:
-    """No delay for small segments, and a dead peer is noticed; accepted sockets inherit this."""
+    """Send small segments without delay and detect dead peers; accepted sockets inherit this."""
     handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
@@ -41,8 +41,8 @@ def tune(handle: socket.socket) -> None:
 class TcpListener:
     """One listening socket and the connections that came through it."""
 
-    def __init__(self, handle: socket.socket, label: str, shared: Shared) -> None:
-        self.label = label
+    def __init__(self, handle: socket.socket, service: str, shared: Shared) -> None:
+        self.service = service
         self.family = handle.family
         self.shared = shared
         self.balancer = new_balancer()
@@ -60,13 +60,14 @@ class TcpListener:
     def close(self) -> None:
         """Accept nothing more; connections go on until they end."""
         self._is_open = False
-        self.shared.reactor.forget(self._handle.fileno())
-        # At once, not at the end of the turn: when the proxy hears of it, the port must be free.
+        self.shared.reactor.unregister(self._handle.fileno())
+        # At once, not at the end of the iteration: when the proxy gets the reply to its `Sync`,
+        # the port must be free.
         self._handle.close()
-        self.shared.complaints.forget(self.label)
+        self.shared.service_log.forget(self.service)
 
     def _on_client(self, _mask: int) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
+        for _ in range(ACCEPTS_PER_EVENT):
             if not self.shared.budget.allows(self.connections * CONNECTION_COST, CONNECTION_COST):
                 self._pause(f"{self.connections} connections hold this service's share")
                 return
@@ -75,22 +76,22 @@ class TcpListener:
             except BlockingIOError:
                 return
             except OSError as error:
-                self._refuse(error)
+                self._accept_failed(error)
                 return
             handle.setblocking(False)
             Connection(self, handle, address[0]).dial()
 
-    def _refuse(self, error: OSError) -> None:
-        """A client that has gone is its own matter; being out of descriptors is ours."""
+    def _accept_failed(self, error: OSError) -> None:
+        """Pause if descriptors or memory ran out; a client that has disconnected is ignored."""
         if error.errno in _OUT_OF_DESCRIPTORS:
             self._pause(os.strerror(error.errno))
 
     def _pause(self, reason: str) -> None:
         """Leave clients in the kernel's queue for a while."""
-        self.shared.complain(self.label, "new connections wait for file descriptors", reason)
+        self.shared.log(self.service, "new connections wait for file descriptors", reason)
         if not self._is_paused:
             self._is_paused = True
-            self.shared.reactor.forget(self._handle.fileno())
+            self.shared.reactor.unregister(self._handle.fileno())
             self.shared.pauses.start(self.shared.reactor.now, self._resume)
 
     def _resume(self) -> None:
@@ -104,10 +105,10 @@ class Connection:
 
     __slots__ = (
         "_attempt",
-        "_backend",
         "_client",
         "_client_ip",
         "_down",
+        "_endpoint",
         "_is_closed",
         "_listener",
         "_target",
@@ -121,10 +122,10 @@ class Connection:
         self._client_ip = client_ip
         self._attempt = 0
         self._target: Target | None = None
-        self._backend: socket.socket | None = None
+        self._endpoint: socket.socket | None = None
         self._timeout: Timeout | None = None
-        self._up: Half | None = None
-        self._down: Half | None = None
+        self._up: Direction | None = None
+        self._down: Direction | None = None
         self._is_closed = False
         listener.connections += 1
         listener.shared.connections += 1
@@ -133,13 +134,13 @@ class Connection:
     # --- reaching an endpoint ---
 
     def dial(self) -> None:
-        """Begin the next attempt; after a failure affinity counts no more."""
+        """Begin the next attempt; after a failure affinity is ignored."""
         shared = self._listener.shared
         target = self._listener.balancer.pick(
             self._client_ip, shared.reactor.now, ignore_affinity=self._attempt > 0
         )
         if target is None:
-            shared.complain(self._listener.label, "connection closed", "no endpoints")
+            shared.log(self._listener.service, "connection closed", "no endpoints")
             self.close()
             return
         self._target = target
@@ -150,12 +151,12 @@ class Connection:
 
     def _connect(self, target: Target) -> None:
         shared = self._listener.shared
-        backend = self._backend = socket.socket(self._listener.family, _STREAM)
-        tune(backend)
-        number = backend.connect_ex(target)
+        endpoint = self._endpoint = socket.socket(self._listener.family, _STREAM)
+        tune(endpoint)
+        number = endpoint.connect_ex(target)
         if number not in (0, errno.EINPROGRESS):
             raise OSError(number, "connect")
-        shared.reactor.register(backend.fileno(), _EDGES, self._on_backend)
+        shared.reactor.register(endpoint.fileno(), _EDGES, self._on_endpoint)
         timeouts = shared.dial_timeouts[self._attempt]
         self._timeout = timeouts.start(shared.reactor.now, self._timed_out)
 
@@ -165,40 +166,40 @@ class Connection:
     def _failed(self, number: int) -> None:
         """Try the next endpoint, if there is an attempt left."""
         where = join_host_port(*self._target) if self._target else ""
-        self._listener.shared.complain(
-            self._listener.label, "endpoint does not answer", f"{where}: {os.strerror(number)}"
+        self._listener.shared.log(
+            self._listener.service, "endpoint does not answer", f"{where}: {os.strerror(number)}"
         )
-        self._drop_backend()
+        self._drop_endpoint()
         self._attempt += 1
         if self._attempt < len(DIAL_SECONDS):
             self.dial()
         else:
             self.close()
 
-    def _drop_backend(self) -> None:
+    def _drop_endpoint(self) -> None:
         if self._timeout is not None:
             self._timeout.cancel()
             self._timeout = None
-        if self._backend is not None:
-            self._listener.shared.reactor.discard(self._backend)
-            self._backend = None
+        if self._endpoint is not None:
+            self._listener.shared.reactor.close_later(self._endpoint)
+            self._endpoint = None
 
-    def _dialled(self, backend: socket.socket, mask: int) -> None:
-        """The outcome of an attempt."""
-        number = backend.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    def _dialled(self, endpoint: socket.socket, mask: int) -> None:
+        """Handle the outcome of an attempt."""
+        number = endpoint.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if number:
             self._failed(number)
         elif mask & select.EPOLLOUT:
-            self._connected(backend)
+            self._connected(endpoint)
 
-    def _connected(self, backend: socket.socket) -> None:
+    def _connected(self, endpoint: socket.socket) -> None:
         shared = self._listener.shared
         if self._timeout is not None:
             self._timeout.cancel()
             self._timeout = None
-        self._up = Half(self._client, backend, shared.pipes)
-        self._down = Half(backend, self._client, shared.pipes)
-        # Registering reports at once what has arrived meanwhile.
+        self._up = Direction(self._client, endpoint, shared.pipes)
+        self._down = Direction(endpoint, self._client, shared.pipes)
+        # Registering reports at once what has arrived in the meantime.
         shared.reactor.register(self._client.fileno(), _EDGES, self._on_client)
 
     # --- carrying ---
@@ -206,21 +207,20 @@ class Connection:
     def _on_client(self, mask: int) -> None:
         self._on_traffic(mask, self._up, self._down)
 
-    def _on_backend(self, mask: int) -> None:
-        if self._up is None and self._backend is not None:
+    def _on_endpoint(self, mask: int) -> None:
+        if self._up is None and self._endpoint is not None:
             try:
-                self._dialled(self._backend, mask)
+                self._dialled(self._endpoint, mask)
             except OSError as error:
-                # The kernel would not watch the client: out of memory or of watches.
-                self._listener.shared.complain(
-                    self._listener.label, "connection closed", str(error)
-                )
+                # The kernel refuses to add the client to the epoll set: out of memory or over the
+                # limit of watches (fs.epoll.max_user_watches).
+                self._listener.shared.log(self._listener.service, "connection closed", str(error))
                 self.close()
         # The event that ends dialling may already announce traffic.
         self._on_traffic(mask, self._down, self._up)
 
-    def _on_traffic(self, mask: int, out: Half | None, into: Half | None) -> None:
-        """An event of the socket that `out` reads from and `into` writes to."""
+    def _on_traffic(self, mask: int, out: Direction | None, into: Direction | None) -> None:
+        """Handle an event of the socket that `out` reads from and `into` writes to."""
         if out is None or into is None:
             return
         if mask & _READABLE:
@@ -231,7 +231,7 @@ class Connection:
             into.writable = True
         self._pump(out, into)
 
-    def _pump(self, first: Half, second: Half) -> None:
+    def _pump(self, first: Direction, second: Direction) -> None:
         try:
             more = first.can_move and first.pump()
             more = (second.can_move and second.pump()) or more
@@ -242,9 +242,9 @@ class Connection:
         if first.is_done and second.is_done:
             self.close()
         elif more:
-            self._listener.shared.reactor.again(self._pump_again)
+            self._listener.shared.reactor.call_soon(self._pump_both)
 
-    def _pump_again(self) -> None:
+    def _pump_both(self) -> None:
         if self._up is not None and self._down is not None:
             self._pump(self._up, self._down)
 
@@ -253,13 +253,13 @@ class Connection:
         if self._is_closed:
             return
         self._is_closed = True
-        for half in (self._up, self._down):
-            if half is not None:
-                half.abandon()
+        for direction in (self._up, self._down):
+            if direction is not None:
+                direction.close()
         self._up = self._down = None
-        self._drop_backend()
+        self._drop_endpoint()
         listener = self._listener
-        listener.shared.reactor.discard(self._client)
+        listener.shared.reactor.close_later(self._client)
         listener.connections -= 1
         listener.shared.connections -= 1
         listener.shared.budget.release(CONNECTION_COST)

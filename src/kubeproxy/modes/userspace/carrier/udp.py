@@ -1,9 +1,9 @@
 """UDP: one session per client, each with a connected socket to its endpoint.
 
-Promises: datagrams of any size pass whole; an answer leaves from the address the client's datagram
+Promises: datagrams of any size pass whole; a reply leaves from the address the client's datagram
 came to, so that the kernel can translate it back; a session ends when idle, when its endpoint
-refuses, or when its endpoint no longer serves; sessions are bounded, the one idle longest goes
-first. Leaves to others: whose turn it is (`balance`).
+refuses, or when its endpoint no longer serves; sessions are bounded, the one idle longest ends
+first. Leaves to others: which endpoint is next (`balance`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from kubeproxy.modes.userspace.carrier.balance import Target
 from kubeproxy.modes.userspace.carrier.messages import Balance
 from kubeproxy.modes.userspace.carrier.shared import Shared, new_balancer
 
-DATAGRAMS_PER_TURN = 64
-LARGEST_DATAGRAM = 65_535
+DATAGRAMS_PER_EVENT = 64
+MAX_DATAGRAM_BYTES = 65_535
 SESSION_COST = 1
 
 _IP_PKTINFO = 8  # not among Python's constants
@@ -33,7 +33,7 @@ _DATAGRAM = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 Ancillary: TypeAlias = list[tuple[int, int, bytes]]
 Client: TypeAlias = tuple[str, int] | tuple[str, int, int, int]
 Key: TypeAlias = tuple[Client, bytes]
-"""The client's socket address, and the address of ours it sent to."""
+"""The client's socket address, and the local address it sent to."""
 
 
 class UdpSessions:
@@ -41,7 +41,7 @@ class UdpSessions:
 
     def __init__(self, shared: Shared, idle_seconds: float) -> None:
         self.shared = shared
-        self.buffer = memoryview(bytearray(LARGEST_DATAGRAM))
+        self.buffer = memoryview(bytearray(MAX_DATAGRAM_BYTES))
         self._idle_seconds = idle_seconds
         self._by_use: dict[Session, None] = {}
         shared.reactor.add_timers(self)
@@ -71,8 +71,8 @@ class UdpSessions:
 class UdpListener:
     """One unconnected socket and the sessions of its clients."""
 
-    def __init__(self, handle: socket.socket, label: str, all_sessions: UdpSessions) -> None:
-        self.label = label
+    def __init__(self, handle: socket.socket, service: str, all_sessions: UdpSessions) -> None:
+        self.service = service
         self.handle = handle
         self.all_sessions = all_sessions
         self.shared = all_sessions.shared
@@ -95,24 +95,25 @@ class UdpListener:
     def close(self) -> None:
         for session in list(self.sessions.values()):
             session.close()
-        self.shared.reactor.forget(self.handle.fileno())
-        # At once, not at the end of the turn: when the proxy hears of it, the port must be free.
+        self.shared.reactor.unregister(self.handle.fileno())
+        # At once, not at the end of the iteration: when the proxy gets the reply to its `Sync`,
+        # the port must be free.
         self.handle.close()
-        self.shared.complaints.forget(self.label)
+        self.shared.service_log.forget(self.service)
 
     def _on_datagrams(self, _mask: int) -> None:
         buffer = self.all_sessions.buffer
-        for _ in range(DATAGRAMS_PER_TURN):
+        for _ in range(DATAGRAMS_PER_EVENT):
             try:
                 size, ancillary, _, client = self.handle.recvmsg_into([buffer], _ANCILLARY_BYTES)
             except BlockingIOError:
                 return
             except OSError:
-                # An error of an earlier answer (the client is gone) is reported here; it is over.
+                # The kernel reports an error of an earlier reply (the client is gone) here, once.
                 continue
-            self._carry(buffer[:size], client, ancillary)
+            self._forward(buffer[:size], client, ancillary)
 
-    def _carry(self, data: memoryview, client: Client, ancillary: Ancillary) -> None:
+    def _forward(self, data: memoryview, client: Client, ancillary: Ancillary) -> None:
         local = _local_address(ancillary)
         session = self.sessions.get((client, local))
         if session is not None and session.send(data):
@@ -127,22 +128,22 @@ class UdpListener:
         now = self.shared.reactor.now
         target = self.balancer.pick(client[0], now, ignore_affinity=ignore_affinity)
         if target is None:
-            self.shared.complain(self.label, "datagram dropped", "no endpoints")
+            self.shared.log(self.service, "datagram dropped", "no endpoints")
             return None
         self._make_room()
         try:
             return Session(self, (client, local), target)
         except OSError as error:
             reason = f"{join_host_port(*target)}: {os.strerror(error.errno or errno.EIO)}"
-            self.shared.complain(self.label, "no session to endpoint", reason)
+            self.shared.log(self.service, "no session to endpoint", reason)
             return None
 
     def _make_room(self) -> None:
-        """Over its share, a listener gives up its own session that was idle longest."""
+        """Over its share, end the listener's own session that was idle longest."""
         if self.shared.budget.allows(len(self.sessions) * SESSION_COST, SESSION_COST):
             return
         held = f"{len(self.sessions)} sessions hold this service's share"
-        self.shared.complain(self.label, "the oldest UDP session ends for a new one", held)
+        self.shared.log(self.service, "the oldest UDP session ends for a new one", held)
         oldest = next(iter(self.sessions.values()), None) or self.all_sessions.oldest()
         if oldest is not None:
             oldest.close()
@@ -172,7 +173,7 @@ class Session:
         listener.all_sessions.touch(self)
 
     def send(self, data: memoryview) -> bool:
-        """Pass a datagram on; False if the endpoint refuses, which ends the session."""
+        """Pass a datagram on. Return False if the endpoint refuses, which ends the session."""
         try:
             self._handle.send(data)
         except BlockingIOError:
@@ -186,14 +187,14 @@ class Session:
         return True
 
     def _touch(self) -> None:
-        """Now the one used last, among all and among its listener's."""
+        """Make this the session used last, among all and among its listener's."""
         sessions = self._listener.sessions
         sessions[self._key] = sessions.pop(self._key)
         self._listener.all_sessions.touch(self)
 
     def _on_reply(self, _mask: int) -> None:
         buffer = self._listener.all_sessions.buffer
-        for _ in range(DATAGRAMS_PER_TURN):
+        for _ in range(DATAGRAMS_PER_EVENT):
             try:
                 size = self._handle.recv_into(buffer)
             except BlockingIOError:
@@ -202,16 +203,16 @@ class Session:
                 self.close()
                 return
             self._touch()
-            self._answer(buffer[:size])
+            self._reply(buffer[:size])
 
-    def _answer(self, data: memoryview) -> None:
+    def _reply(self, data: memoryview) -> None:
         try:
             self._listener.handle.sendmsg([data], self._reply_from, 0, self._key[0])
         except BlockingIOError:
             return
         except OSError as error:
-            self._listener.shared.complain(
-                self._listener.label, "answer dropped", os.strerror(error.errno or errno.EIO)
+            self._listener.shared.log(
+                self._listener.service, "answer dropped", os.strerror(error.errno or errno.EIO)
             )
 
     def close(self) -> None:
@@ -219,13 +220,13 @@ class Session:
         if listener.sessions.pop(self._key, None) is None:
             return
         listener.all_sessions.forget(self)
-        listener.shared.reactor.discard(self._handle)
+        listener.shared.reactor.close_later(self._handle)
         listener.shared.sessions -= 1
         listener.shared.budget.release(SESSION_COST)
 
 
 def _local_address(ancillary: Ancillary) -> bytes:
-    """The address of ours a datagram came to, packed; empty if the kernel did not say."""
+    """The local address a datagram was sent to, packed; empty if the kernel did not report it."""
     for level, kind, data in ancillary:
         if level == socket.IPPROTO_IP and kind == _IP_PKTINFO:
             return bytes(data[8:12])
@@ -235,7 +236,7 @@ def _local_address(ancillary: Ancillary) -> bytes:
 
 
 def _reply_ancillary(local: bytes) -> Ancillary:
-    """Makes the kernel send from this address."""
+    """Ancillary data that makes the kernel send from this address."""
     if len(local) == 4:
         info = _PKTINFO4.pack(0, local, bytes(4))
         return [(socket.IPPROTO_IP, _IP_PKTINFO, info)]

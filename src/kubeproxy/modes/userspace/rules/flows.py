@@ -1,23 +1,24 @@
 """Which UDP flows the kernel must forget, in this mode. Pure.
 
-Here a flow is translated to a proxy port, not to an endpoint, and which endpoint a datagram goes to
-is decided anew by the carrier. So endpoints come and go without touching a flow; it is stale only
-if it began before its portal was opened, or was diverted to a port that is closed now.
+Here a flow is translated to a proxy port, not to an endpoint, and the carrier chooses the endpoint
+of a datagram. So endpoints come and go without touching a flow. It is stale only if it began before
+its portal was opened, or was diverted to a port that is closed now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from kubeproxy.facts.address import pack_address
 from kubeproxy.facts.ids import Protocol, ServicePortId
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.modes.userspace.items import Learned, Listener
-from kubeproxy.plan.conntrack import Change, Socket, StaleRules, pack_address, pack_socket
+from kubeproxy.plan.conntrack import PlanChange, Socket, StaleRules, pack_socket
 from kubeproxy.plan.types import PoolName, ServicePlan
 
 
 def stale_portal_flows(
-    changes: Iterable[Change],
+    changes: Iterable[PlanChange],
     node: NodeFacts,
     learned: Learned,
     closed: Mapping[Listener, int],
@@ -42,13 +43,16 @@ def portals(plan: ServicePlan | None) -> frozenset[Socket]:
     """Where datagrams are diverted for a service port."""
     if plan is None or plan.id.protocol is not Protocol.UDP:
         return frozenset()
-    return frozenset(pack_socket(f.address, f.port) for f in plan.frontends if f.accepts_anybody)
+    return frozenset(pack_socket(f.address, f.port) for f in plan.frontends if f.accepts_anyone)
 
 
 def _proxy_sockets(
     owner: ServicePortId, ports: Mapping[Listener, int], node: NodeFacts
 ) -> frozenset[Socket]:
-    """Where flows of this service port are diverted to: its proxy ports on any of our addresses."""
+    """Where flows of this service port are diverted to: its proxy ports on any of our addresses.
+
+    REDIRECT takes the address of the interface a packet came in by, so any may be in a flow.
+    """
     keys = (Listener(owner, pool) for pool in PoolName)
     found = [ports[key] for key in keys if key in ports]
     return frozenset(pack_socket(address, port) for address in node.addresses for port in found)

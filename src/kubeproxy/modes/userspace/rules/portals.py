@@ -1,12 +1,13 @@
 """The iptables rules of one service port. Pure.
 
-For plain services they are v1.25's, word for word and in its order. What v1.25 did not know
-(traffic policies, source ranges, node port addresses, refusing what nobody serves) is said with
-the same words and a few more matches.
+For plain services they are v1.25's, word for word and in its order. What v1.25 did not have
+(traffic policies, source ranges, node port addresses, refusal of what no endpoint serves) is
+expressed by the same rules with a few more matches.
 
     PREROUTING ─ from pods and from outside ─▶ REDIRECT to the proxy port (or DNAT, see below)
     OUTPUT     ─ from the node itself       ─▶ DNAT to the node's address and the proxy port
-    filter     ─ what was not diverted      ─▶ REJECT (nobody serves it) or DROP (not for you)
+    filter     ─ what was not diverted      ─▶ REJECT (no endpoint serves it) or DROP (client or
+                                               policy excluded)
 """
 
 from __future__ import annotations
@@ -19,49 +20,34 @@ from msgspec import Struct
 
 from kubeproxy.facts.address import is_loopback, join_host_port
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts
-from kubeproxy.modes.userspace.items import PortalOptions
-from kubeproxy.modes.userspace.scaffold import (
-    NODE_PORT_CONTAINER,
-    NODE_PORT_HOST,
-    NODE_PORT_NON_LOCAL,
-    PORTALS_CONTAINER,
-    PORTALS_FILTER,
-    PORTALS_HOST,
-)
+from kubeproxy.modes.netfilter.rules.matches import from_local_pods
+from kubeproxy.modes.userspace import names
+from kubeproxy.modes.userspace.options import Options
 from kubeproxy.plan.types import Frontend, FrontendKind, PoolName, ServicePlan, Verdict
 
 PlacedRule: TypeAlias = tuple[str, str, str]
 """Table, chain, and what stands behind `-A CHAIN `."""
 
-_WILDCARDS = ("0.0.0.0", "::")
 _LOCAL = " -m addrtype --dst-type LOCAL"
-_NOT_LOCALHOST = " ! -d 127.0.0.0/8"
 _NOT_FROM_BRIDGE = " -m physdev ! --physdev-is-in"
 
 
-def host_address(node: NodeFacts) -> str:
-    """The address at which the node reaches its own proxy ports; empty if it has none."""
-    candidates = (node.ip, *node.addresses)
-    return next((address for address in candidates if not is_loopback(address)), "")
-
-
 class Portals(Struct, frozen=True):
-    """What the rules of one service port depend on."""
+    """Writes the rules of one service port; `ports` are the proxy ports that are bound."""
 
     plan: ServicePlan
     node: NodeFacts
     ports: Mapping[PoolName, int]
-    options: PortalOptions
-    host_address: str
+    options: Options
 
     def rules_of(self, frontend: Frontend) -> Iterator[PlacedRule]:
         """All rules of one frontend, in order."""
         if frontend.kind is FrontendKind.NODE_PORT:
-            yield from self._divert(frontend, NODE_PORT_CONTAINER, NODE_PORT_HOST)
-            yield from self._let_in(frontend)
+            yield from self._divert(frontend, names.NODE_PORT_CONTAINER, names.NODE_PORT_HOST)
+            yield from self._accept_proxy_ports(frontend)
         else:
-            yield from self._divert(frontend, PORTALS_CONTAINER, PORTALS_HOST)
-        yield from self._answer(frontend)
+            yield from self._divert(frontend, names.PORTALS_CONTAINER, names.PORTALS_HOST)
+        yield from self._refuse(frontend)
 
     # --- nat ---
 
@@ -98,13 +84,16 @@ class Portals(Struct, frozen=True):
     def _container_matches(self, frontend: Frontend) -> Iterator[str]:
         for match in self._matches(frontend):
             if frontend.kind is FrontendKind.EXTERNAL_IP:
+                # As v1.25: packets from off the machine, roughly those that no bridge brought,
+                # and all packets to an external IP that is an address of the node.
                 yield match + _NOT_FROM_BRIDGE
                 yield match + _LOCAL
             else:
                 yield match
 
     def _host_matches(self, frontend: Frontend) -> Iterator[str]:
-        if frontend.kind is FrontendKind.NODE_PORT and not self.options.serves_localhost:
+        is_node_port = frontend.kind is FrontendKind.NODE_PORT
+        if is_node_port and not self.options.serves_localhost(self.node.family):
             yield from self._off_localhost(frontend)
             return
         for match in self._matches(frontend):
@@ -115,10 +104,10 @@ class Portals(Struct, frozen=True):
             yield match
 
     def _off_localhost(self, frontend: Frontend) -> Iterator[str]:
-        """A node port everywhere but at 127.0.0.1."""
+        """A node port everywhere but at the loopback addresses."""
         common = self._common(frontend.port)
         if self.node.node_ports_match_all:
-            yield common + _NOT_LOCALHOST
+            yield f"{common} ! -d {self.node.family.loopback_cidr}"
         else:
             addresses = self.node.node_port_addresses
             yield from (f"{common} -d {each}" for each in addresses if not is_loopback(each))
@@ -139,32 +128,43 @@ class Portals(Struct, frozen=True):
         return f"-m comment --comment {label} -p {protocol} -m {protocol} --dport {port}"
 
     def _container_target(self, pool: PoolName) -> str:
-        if self.options.listen_address in _WILDCARDS:
-            return f" -j REDIRECT --to-ports {self.ports[pool]}"
-        return self._dnat(self.options.listen_address, pool)
+        address = self.options.listen_address(self.node.family)
+        if address == self.node.family.wildcard:
+            return self._redirect(pool)
+        return self._dnat(address, pool)
 
     def _host_target(self, pool: PoolName) -> str:
-        """Redirecting would go to the loopback address, which not every source may talk to."""
-        if self.options.listen_address not in _WILDCARDS:
-            return self._dnat(self.options.listen_address, pool)
-        if not self.host_address:
-            return f" -j REDIRECT --to-ports {self.ports[pool]}"
-        return self._dnat(self.host_address, pool)
+        """In OUTPUT, REDIRECT goes to the loopback address, which not every source may reach.
+
+        So locally made packets go to an address of the node, if it has one.
+        """
+        address = self.options.listen_address(self.node.family)
+        if address != self.node.family.wildcard:
+            return self._dnat(address, pool)
+        candidates = (self.node.ip, *self.node.addresses)
+        own = next((each for each in candidates if not is_loopback(each)), "")
+        return self._dnat(own, pool) if own else self._redirect(pool)
+
+    def _redirect(self, pool: PoolName) -> str:
+        return f" -j REDIRECT --to-ports {self.ports[pool]}"
 
     def _dnat(self, address: str, pool: PoolName) -> str:
         return f" -j DNAT --to-destination {join_host_port(address, self.ports[pool])}"
 
     # --- filter ---
 
-    def _let_in(self, frontend: Frontend) -> Iterator[PlacedRule]:
-        """A firewall that lets node ports in sees the proxy port, since that is the destination
-        once diverted."""
+    def _accept_proxy_ports(self, frontend: Frontend) -> Iterator[PlacedRule]:
+        """Accept diverted packets of a node port.
+
+        A firewall that accepts node ports sees the proxy port, because that is the destination
+        once a packet is diverted.
+        """
         for pool in dict.fromkeys(pool for _, pool in self._from_elsewhere(frontend)):
             accept = "-m state --state NEW -j ACCEPT"
-            yield "filter", NODE_PORT_NON_LOCAL, f"{self._common(self.ports[pool])} {accept}"
+            yield "filter", names.NODE_PORT_NON_LOCAL, f"{self._common(self.ports[pool])} {accept}"
 
-    def _answer(self, frontend: Frontend) -> Iterator[PlacedRule]:
-        """What arrives here was not diverted: say so, or say nothing."""
+    def _refuse(self, frontend: Frontend) -> Iterator[PlacedRule]:
+        """Reject or drop what still has the frontend as its destination: it was not diverted."""
         verdict = frontend.verdict
         if verdict is Verdict.FORWARD and not allowed_sources(frontend):
             return
@@ -172,11 +172,11 @@ class Portals(Struct, frozen=True):
         place = _LOCAL if is_node_port and self.node.node_ports_match_all else ""
         target = "REJECT" if verdict is Verdict.REJECT else "DROP"
         for match in self._matches(frontend):
-            yield "filter", PORTALS_FILTER, f"{match}{place} -j {target}"
+            yield "filter", names.PORTALS_FILTER, f"{match}{place} -j {target}"
 
 
 def allowed_sources(frontend: Frontend) -> tuple[str, ...]:
-    """Networks and addresses that may connect; none means everybody."""
+    """Networks and addresses that may connect; none means all."""
     return (*frontend.source_ranges, *frontend.vip_sources)
 
 
@@ -186,20 +186,19 @@ def source_matches(sources: tuple[str, ...]) -> Iterator[str]:
 
 def pod_matches(detector: LocalDetector, sources: tuple[str, ...]) -> Iterator[str]:
     """Pods of this node, as far as they are among the sources that may connect."""
-    match detector.kind:
-        case DetectorKind.NONE:
-            return
-        case DetectorKind.BRIDGE:
-            yield from (f" -i {detector.value}{source}" for source in source_matches(sources))
-        case DetectorKind.INTERFACE_PREFIX:
-            yield from (f" -i {detector.value}+{source}" for source in source_matches(sources))
-        case DetectorKind.CIDR:
-            yield from (f" -s {part}" for part in _within(detector.value, sources))
+    if detector.kind is DetectorKind.CIDR:
+        # A rule can have only one `-s`, so networks are intersected here.
+        yield from (f" -s {part}" for part in _within(detector.value, sources))
+    elif detector.is_implemented:
+        pods = from_local_pods(detector)
+        yield from (f" {pods}{source}" for source in source_matches(sources))
 
 
 def _within(cidr: str, sources: tuple[str, ...]) -> Iterator[str]:
-    """The parts of a network that are among the sources. Two networks never overlap by halves:
-    one contains the other, or they have nothing in common."""
+    """The parts of a network that are among the sources.
+
+    Two networks never overlap in part: one contains the other, or they have nothing in common.
+    """
     if not sources:
         yield cidr
     network = ipaddress.ip_network(cidr)

@@ -1,7 +1,7 @@
 """Binding sockets: proxy ports from the configured range, and ports claimed for portals.
 
-Promises: a port of the range that somebody else has is skipped, not lost; every refusal names the
-port and whom it was for. Leaves to others: which sockets are wanted.
+Promises: a port of the range that another program holds is skipped, not lost; every refusal names
+the port and the service port it was for. Leaves to others: which sockets are wanted.
 """
 
 from __future__ import annotations
@@ -17,25 +17,11 @@ from kubeproxy.modes.userspace.items import Claim
 from kubeproxy.modes.userspace.sinks.ports import PortAllocator
 
 BACKLOG = 4096
-_FAMILIES = {Family.IPV4: socket.AF_INET, Family.IPV6: socket.AF_INET6}
-_WILDCARDS = {Family.IPV4: "0.0.0.0", Family.IPV6: "::"}
-_TRANSPORTS = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
-
-
-def listen_address(family: Family, bind_address: str) -> str:
-    """The address to listen on: the configured one, or all if that is of the other family."""
-    is_ipv6 = ":" in bind_address
-    if bind_address and is_ipv6 == (family is Family.IPV6):
-        return bind_address
-    return _WILDCARDS[family]
-
-
-def is_wildcard(address: str) -> bool:
-    return address in _WILDCARDS.values()
+_SOCKET_TYPES = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
 
 
 class Binder:
-    """Makes the sockets of one family."""
+    """Makes the sockets of one family; `address` is where proxy ports listen."""
 
     def __init__(self, family: Family, address: str, ports: PortAllocator) -> None:
         self._family = family
@@ -43,7 +29,7 @@ class Binder:
         self._ports = ports
 
     def listen(self, owner: ServicePortId) -> socket.socket:
-        """A socket on a proxy port, listening if it is TCP. Raises Rejected."""
+        """Bind a socket to a proxy port and, for TCP, make it listen. Raises Rejected."""
         refusal: OSError | None = None
         for port in self._ports.candidates():
             try:
@@ -60,12 +46,12 @@ class Binder:
         raise _rejected(f"cannot open a proxy port on {self._address} for {owner}", refusal)
 
     def claim(self, claim: Claim) -> socket.socket:
-        """A socket that holds a port and never receives anything. Raises Rejected.
+        """Bind a socket that holds a port and never receives anything. Raises Rejected.
 
-        It does not listen: a connection that no rule diverts is refused at once instead of being
-        accepted by nobody.
+        It does not listen: so a connection that no rule diverts is refused at once, instead of
+        waiting in a queue from which no process accepts.
         """
-        address = claim.address or _WILDCARDS[self._family]
+        address = claim.address or self._family.wildcard
         try:
             return self._bind(address, claim.port, claim.protocol)
         except OSError as error:
@@ -73,14 +59,16 @@ class Binder:
             raise _rejected(f"Port conflict detected on port {where}", error) from error
 
     def close(self, handle: socket.socket) -> None:
-        """Close a listening socket; its port is free again."""
+        """Close the socket of a proxy port and free the port."""
         self._ports.release(port_of(handle))
         handle.close()
 
     def _bind(self, address: str, port: int, protocol: Protocol) -> socket.socket:
-        handle = socket.socket(_FAMILIES[self._family], _TRANSPORTS[protocol])
+        handle = socket.socket(self._family.af, _SOCKET_TYPES[protocol])
         try:
             if self._family is Family.IPV6:
+                # Otherwise `::` would take the port in IPv4 as well, where the instance of the
+                # other family needs it.
                 handle.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             handle.setblocking(False)
             handle.bind((address, port))

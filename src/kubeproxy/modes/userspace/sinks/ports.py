@@ -1,7 +1,7 @@
-"""Proxy ports: the configured range, and which of it are taken.
+"""Proxy ports: the configured range, and which ports of it are taken.
 
-Pure state: where to begin looking is an argument. Promises: no port is given twice, a port that
-could not be bound or is no longer needed is given back. Leaves to others: binding.
+State without I/O: the choice of the first port to try is an argument. Promises: no port is offered
+while it is taken; a port that could not be bound is not lost. Leaves to others: binding.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class PortRange(NamedTuple):
 
 
 def parse_port_range(text: str) -> PortRange | None:
-    """`N`, `A-B` (to B), `A+N` (to A+N); empty or beginning at 0 means any port: None."""
+    """The range `N`, `A-B` (to B) or `A+N` (to A+N). Raises ConfigError.
+
+    Return None, which means any port, for an empty text and for a range that begins at 0.
+    """
     words = text.strip()
     if not words:
         return None
@@ -67,7 +70,7 @@ def _invalid(text: str, reason: str) -> ConfigError:
 
 
 class PortAllocator:
-    """Ports not yet taken of a range, or, without one, whatever the kernel chooses."""
+    """The free ports of a range; without a range, the kernel chooses."""
 
     def __init__(self, ports: PortRange | None, start_at: Callable[[int], int]) -> None:
         self._ports = ports
@@ -75,9 +78,9 @@ class PortAllocator:
         self._taken: set[int] = set()
 
     def candidates(self) -> Iterator[int]:
-        """Free ports to try, from a random one upward and round.
+        """Free ports to try: from a random one upward, then from the first up to that one.
 
-        Ends with Rejected once all have been tried.
+        Raises Rejected once all have been tried.
         """
         if self._ports is None:
             yield ANY_PORT
@@ -94,9 +97,9 @@ class PortAllocator:
         )
 
     def take(self, port: int) -> None:
-        """This one is bound now."""
+        """Offer this port no more: it is bound now."""
         self._taken.add(port)
 
     def release(self, port: int) -> None:
-        """This one is free again; a port that was never taken is no matter."""
+        """Offer this port again; one that was never taken is ignored."""
         self._taken.discard(port)

@@ -1,31 +1,53 @@
 """The sink of this mode's sockets: listeners that the carrier serves, and claimed ports.
 
-Promises: sockets are bound here and stay open here, so a carrier that dies takes its connections
-along but no listener, and its successor goes on with the same ports; a batch that cannot be bound
-leaves nothing behind. Ours is recognisable by being ours: sockets do not outlive the process.
+Promises: sockets are bound here and stay open here, so a carrier that exits takes its connections
+along but no listener, and its successor goes on with the same ports; a batch of listeners that
+cannot be bound leaves nothing behind. Ours is recognised by being held: sockets do not outlive the
+process, so a restarted proxy finds none.
+
+State kept beside the ledger, because the kernel offers no other way to read it back:
+
+    the open sockets        of listeners and claims, with the carrier's number of each listener;
+                            `read` is answered from them
+    learned                 the ports and claims that rendering needs, always as of now
+    refused                 claims on ports that other programs hold, to be retried. The ledger
+                            takes them for held until the next `read`
+    unsettled, closed       what has changed in `learned` since the engine last asked
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
 from kubeproxy.errors import Drifted, Rejected
 from kubeproxy.facts.ids import Protocol, ServicePortId
-from kubeproxy.modes.base import Batch, Change, Item, Owner, Value
-from kubeproxy.modes.userspace.carrier.messages import Balance, Close, Open, Say, Update
-from kubeproxy.modes.userspace.items import Claim, Learned, Listener
+from kubeproxy.modes.base import Batch, Change, Owner
+from kubeproxy.modes.userspace.carrier.messages import (
+    Balance,
+    CloseListener,
+    LogMessage,
+    OpenListener,
+    UpdateListener,
+)
+from kubeproxy.modes.userspace.compile.batches import SocketPayload, compile_sockets
+from kubeproxy.modes.userspace.items import (
+    Claim,
+    Learned,
+    Listener,
+    SocketItem,
+    SocketValue,
+    Uncarried,
+)
 from kubeproxy.modes.userspace.sinks.binding import Binder, port_of
-from kubeproxy.modes.userspace.sinks.supervisor import Order, Supervisor
-
-LISTENERS_PER_BATCH = 128
+from kubeproxy.modes.userspace.sinks.supervisor import LogWriter, Request, Supervisor
 
 
-class _Held(Struct, frozen=True):
-    """An open listener: its number for the carrier, its socket, and what it does."""
+class _OpenSocket(Struct, frozen=True):
+    """The socket of a listener, its number for the carrier, and how it distributes."""
 
     number: int
     handle: socket.socket
@@ -33,74 +55,71 @@ class _Held(Struct, frozen=True):
 
 
 class SocketSink:
-    """Binds, hands over to the carrier, and closes."""
+    """Binds sockets, hands those of listeners to the carrier, and closes them."""
 
     name = "sockets"
-    item_types: tuple[type, ...] = (Listener, Claim)
+    item_types: tuple[type, ...] = (Listener, Claim, Uncarried)
 
-    def __init__(self, binder: Binder, idle_seconds: float, hear: Callable[[Say], None]) -> None:
-        self.supervisor = Supervisor(idle_seconds, hear)
-        self.refused: dict[Claim, ServicePortId] = {}
-        """Claims wanted, on ports that somebody else has."""
-        self._hear = hear
+    def __init__(self, binder: Binder, idle_seconds: float, log: LogWriter) -> None:
+        self.supervisor = Supervisor(idle_seconds, log)
+        self._log = log
         self._binder = binder
-        self._listeners: dict[Listener, _Held] = {}
+        self._listeners: dict[Listener, _OpenSocket] = {}
         self._claim_sockets: dict[Claim, socket.socket] = {}
+        self._uncarried: dict[Uncarried, str] = {}
+        self._refused: dict[Claim, ServicePortId] = {}
         self._ports: dict[Listener, int] = {}
         self._claims: dict[Claim, ServicePortId] = {}
         self._unsettled: set[Owner] = set()
         self._closed: dict[Listener, int] = {}
-        self._numbers = 0
-        # One conversation with the carrier at a time: the engine's, or that of reviving it.
-        self._turn = asyncio.Lock()
+        self._last_number = 0
+        # Both the engine and the monitor send commands to the carrier: one at a time.
+        self._carrier_lock = asyncio.Lock()
         self.learned = Learned(self._ports, self._claims)
         """Always as of now."""
 
     def take_unsettled(self) -> Collection[Owner]:
-        """Owners about whom something was learned since the last call."""
+        """Return the owners about whom something was learned since the last call."""
         taken, self._unsettled = self._unsettled, set()
         return taken
 
     def take_closed(self) -> Mapping[Listener, int]:
-        """Listeners closed since the last call, and the ports they had."""
+        """Return the listeners closed since the last call, with the ports they had."""
         taken, self._closed = self._closed, {}
         return taken
 
-    async def read(self) -> Mapping[Item, Value]:
-        found: dict[Item, Value] = {item: held.balance for item, held in self._listeners.items()}
+    async def read(self) -> Mapping[SocketItem, SocketValue]:
+        found: dict[SocketItem, SocketValue] = {}
+        found |= {item: held.balance for item, held in self._listeners.items()}
         found |= {claim: owner for claim, owner in self._claims.items()}  # noqa: C416 - wider types
+        found |= {item: reason for item, reason in self._uncarried.items()}  # noqa: C416 - as above
         return found
 
-    def compile(self, changes: Sequence[Change]) -> Iterable[Batch]:
-        """Listeners in bounded batches; claims one by one, so that a port in use by another
-        program stops nothing else."""
-        listeners = [change for change in changes if isinstance(change.item, Listener)]
-        for start in range(0, len(listeners), LISTENERS_PER_BATCH):
-            yield Batch(tuple(listeners[start : start + LISTENERS_PER_BATCH]), payload=None)
-        for change in changes:
-            if isinstance(change.item, Claim):
-                yield Batch((change,), payload=None)
+    def compile(
+        self, changes: Sequence[Change[SocketItem, SocketValue]]
+    ) -> Iterator[Batch[SocketPayload]]:
+        return compile_sockets(changes)
 
-    async def apply(self, batch: Batch) -> None:
-        for change in batch.changes:
-            if isinstance(change.item, Claim):
-                self._apply_claim(change.item, change.new)
-        listeners = [
-            (change.item, change.new if isinstance(change.new, Balance) else None)
-            for change in batch.changes
-            if isinstance(change.item, Listener)
-        ]
-        if listeners:
-            async with self._turn:
-                await self._apply_listeners(listeners)
+    async def apply(self, batch: Batch[SocketPayload]) -> None:
+        payload = batch.payload
+        for claim, owner in payload.claims.items():
+            self._apply_claim(claim, owner)
+        for item, reason in payload.uncarried.items():
+            self._apply_uncarried(item, reason)
+        if payload.listeners:
+            async with self._carrier_lock:
+                await self._apply_listeners(payload.listeners)
 
-    # --- claims ---
+    # --- claims, and what cannot be carried ---
 
-    def _apply_claim(self, claim: Claim, owner: Value | None) -> None:
-        """A port that another program has is no failure of ours: it is told and tried again, and
-        only the portal that needs it stays closed meanwhile."""
-        self.refused.pop(claim, None)
-        if isinstance(owner, ServicePortId):
+    def _apply_claim(self, claim: Claim, owner: ServicePortId | None) -> None:
+        """Hold or release a port.
+
+        A port that another program holds is no failure: it is logged and retried, and only the
+        portal that needs it stays closed meanwhile.
+        """
+        self._refused.pop(claim, None)
+        if owner is not None:
             self._hold(claim, owner)
         elif claim in self._claim_sockets:
             self._unsettled.add(self._claims.pop(claim))
@@ -111,36 +130,44 @@ class SocketSink:
             try:
                 self._claim_sockets[claim] = self._binder.claim(claim)
             except Rejected as error:
-                self.refused[claim] = owner
-                self._hear(Say(str(error), owner.label))
+                self._refused[claim] = owner
+                self._log(LogMessage(str(error), owner.label))
                 return
         self._unsettled |= {owner, self._claims.get(claim, owner)}
         self._claims[claim] = owner
 
     def retry_refused(self) -> bool:
-        """Try again to claim what was refused; True if something was claimed."""
-        refused, self.refused = self.refused, {}
+        """Retry the claims that were refused. Return whether one is held now."""
+        refused, self._refused = self._refused, {}
         for claim, owner in refused.items():
             self._hold(claim, owner)
-        return len(self.refused) < len(refused)
+        return len(self._refused) < len(refused)
+
+    def _apply_uncarried(self, item: Uncarried, reason: str | None) -> None:
+        self._uncarried.pop(item, None)
+        if reason is not None:
+            self._uncarried[item] = reason
+            self._log(LogMessage(reason, str(item.owner)))
 
     # --- listeners ---
 
-    async def _apply_listeners(self, wanted: Sequence[tuple[Listener, Balance | None]]) -> None:
-        bound = self._bind_all([i for i, value in wanted if value and i not in self._listeners])
+    async def _apply_listeners(self, wanted: Mapping[Listener, Balance | None]) -> None:
+        bound = self._bind_all(
+            [i for i, new in wanted.items() if new is not None and i not in self._listeners]
+        )
         closing: list[socket.socket] = []
-        orders = list(self._orders(wanted, bound, closing))
+        requests = list(self._requests(wanted, bound, closing))
         try:
-            await self.supervisor.order(orders)
+            await self.supervisor.execute(requests)
         except Drifted:
-            # A new carrier is told everything that is open now, this batch included.
-            await self._restart()
+            # A new carrier is sent everything that is open now, which includes this batch.
+            await self._restart_carrier()
         finally:
             for handle in closing:
                 self._binder.close(handle)
 
     def _bind_all(self, items: Sequence[Listener]) -> dict[Listener, socket.socket]:
-        """Sockets for new listeners: all of them, or none."""
+        """Bind sockets for new listeners: all of them, or none. Raises Rejected."""
         bound: dict[Listener, socket.socket] = {}
         try:
             for item in items:
@@ -151,57 +178,64 @@ class SocketSink:
             raise
         return bound
 
-    def _orders(
+    def _requests(
         self,
-        wanted: Sequence[tuple[Listener, Balance | None]],
+        wanted: Mapping[Listener, Balance | None],
         bound: Mapping[Listener, socket.socket],
         closing: list[socket.socket],
-    ) -> Iterator[Order]:
-        """What to tell the carrier; our own books are changed along with it."""
-        for item, balance in wanted:
+    ) -> Iterator[Request]:
+        """The requests to the carrier; our own state is changed along with them."""
+        for item, balance in wanted.items():
             held = self._listeners.get(item)
             if balance is None:
                 if held is not None:
                     del self._listeners[item]
                     self._closed[item] = self._ports.pop(item)
                     closing.append(held.handle)
-                    yield Order(Close(held.number))
+                    yield Request(CloseListener(held.number))
             elif held is None:
                 yield self._open(item, bound[item], balance)
             else:
-                self._listeners[item] = _Held(held.number, held.handle, balance)
-                yield Order(Update(held.number, balance))
+                self._listeners[item] = _OpenSocket(held.number, held.handle, balance)
+                yield Request(UpdateListener(held.number, balance))
 
-    def _open(self, item: Listener, handle: socket.socket, balance: Balance) -> Order:
-        self._numbers += 1
-        self._listeners[item] = _Held(self._numbers, handle, balance)
+    def _open(self, item: Listener, handle: socket.socket, balance: Balance) -> Request:
+        self._last_number += 1
+        self._listeners[item] = _OpenSocket(self._last_number, handle, balance)
         self._ports[item] = port_of(handle)
         self._unsettled.add(item.owner)
-        return _open_order(item, self._listeners[item])
+        return _open_request(item, self._listeners[item])
 
-    async def revive(self) -> None:
-        """See to it that a carrier runs and serves everything that is open. Raises KernelError."""
-        async with self._turn:
+    # --- the carrier ---
+
+    async def ensure_carrier(self) -> None:
+        """Start a carrier that serves everything that is open, unless one runs.
+
+        Raises KernelError.
+        """
+        async with self._carrier_lock:
             if not self.supervisor.is_running:
-                await self._restart()
+                await self._restart_carrier()
 
-    async def _restart(self) -> None:
+    async def _restart_carrier(self) -> None:
         await self.supervisor.start()
-        await self.supervisor.order(
-            [_open_order(item, held) for item, held in self._listeners.items()]
+        await self.supervisor.execute(
+            [_open_request(item, held) for item, held in self._listeners.items()]
         )
 
     async def close(self) -> None:
-        """End the carrier and close every socket."""
+        """Stop the carrier and close every socket."""
         await self.supervisor.stop()
         for held in self._listeners.values():
             self._binder.close(held.handle)
         for handle in self._claim_sockets.values():
             handle.close()
-        for books in (self._listeners, self._claim_sockets, self._ports, self._claims):
-            books.clear()
+        for state in (self._listeners, self._claim_sockets, self._ports, self._claims):
+            state.clear()
+        self._uncarried.clear()
 
 
-def _open_order(item: Listener, held: _Held) -> Order:
+def _open_request(item: Listener, held: _OpenSocket) -> Request:
     is_udp = item.owner.protocol is Protocol.UDP
-    return Order(Open(held.number, item.owner.label, is_udp, held.balance), held.handle)
+    command = OpenListener(held.number, item.owner.label, is_udp, held.balance)
+    return Request(command, held.handle)

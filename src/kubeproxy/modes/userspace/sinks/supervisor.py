@@ -1,41 +1,43 @@
-"""The proxy's side of the carrier process: start it, command it, notice when it dies.
+"""The proxy's side of the carrier process: start it, send it commands, notice when it exits.
 
-Promise: commands are done when `order` returns. Leaves to others: which listeners there are, and
-telling a new carrier about them (`listeners`).
+Promise: commands have taken effect when `execute` returns. Leaves to others: which listeners there
+are, and sending them to a new carrier (`sockets`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import socket
 import sys
 from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from kubeproxy.errors import Drifted, KernelError
 from kubeproxy.modes.userspace.carrier.messages import (
     Command,
-    Done,
-    Frames,
-    Say,
+    FrameDecoder,
+    LogMessage,
     Sync,
+    SyncReply,
     format_frame,
 )
 
-ANSWER_SECONDS = 30.0
-"""A carrier that does not answer for so long is stuck, and is killed."""
+REPLY_TIMEOUT_SECONDS = 30.0
+"""A carrier that does not reply for so long is stuck, and is killed."""
 
 _MODULE = "kubeproxy.modes.userspace.carrier"
 _READ_BYTES = 1 << 16
 _STOP_SECONDS = 2.0
 
-Hear = Callable[[Say], None]
+LogWriter: TypeAlias = Callable[[LogMessage], None]
 
 
-class Order(Struct, frozen=True):
-    """A command, with the listening socket that goes with an `Open`."""
+class Request(Struct, frozen=True):
+    """A command, with the listening socket that goes with an `OpenListener`."""
 
     command: Command
     handle: socket.socket | None = None
@@ -45,33 +47,40 @@ class Supervisor:
     """One carrier process, or none."""
 
     def __init__(
-        self, idle_seconds: float, hear: Hear, *, answer_seconds: float = ANSWER_SECONDS
+        self,
+        idle_seconds: float,
+        log: LogWriter,
+        *,
+        reply_timeout_seconds: float = REPLY_TIMEOUT_SECONDS,
     ) -> None:
         self._idle_seconds = idle_seconds
-        self._answer_seconds = answer_seconds
-        self._hear = hear
+        self._reply_timeout_seconds = reply_timeout_seconds
+        self._log = log
         self._process: asyncio.subprocess.Process | None = None
         self._control: socket.socket | None = None
-        self._frames = Frames()
+        self._decoder = FrameDecoder()
         self._syncs = 0
-        self._done: dict[int, asyncio.Future[Done]] = {}
-        self._gone = asyncio.Event()
-        self._gone.set()
+        self._waiting: dict[int, asyncio.Future[SyncReply]] = {}
+        self._exited = asyncio.Event()
+        self._exited.set()
 
     @property
     def is_running(self) -> bool:
-        return not self._gone.is_set()
+        return not self._exited.is_set()
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
-    async def wait_gone(self) -> None:
-        """Return once there is no carrier."""
-        await self._gone.wait()
+    async def wait_exited(self) -> None:
+        """Wait until there is no carrier."""
+        await self._exited.wait()
 
     async def start(self) -> None:
-        """A new carrier that knows no listener yet; an old one is ended first."""
+        """Start a carrier without any listener; an old one is stopped first.
+
+        Raises KernelError.
+        """
         await self.stop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
@@ -86,13 +95,13 @@ class Supervisor:
         finally:
             theirs.close()
         self._control = ours
-        self._frames = Frames()
-        self._gone.clear()
-        asyncio.get_running_loop().add_reader(ours, self._on_answers)
+        self._decoder = FrameDecoder()
+        self._exited.clear()
+        asyncio.get_running_loop().add_reader(ours, self._on_readable)
 
     async def stop(self) -> None:
-        """End the carrier: it leaves when its control socket closes, or is killed."""
-        self._hang_up()
+        """Stop the carrier: it exits when its control socket is closed, or is killed."""
+        self._close_control()
         process, self._process = self._process, None
         if process is None:
             return
@@ -104,46 +113,48 @@ class Supervisor:
                 process.kill()
             await process.wait()
 
-    def _hang_up(self) -> None:
+    def _close_control(self) -> None:
         if self._control is None:
             return
         asyncio.get_running_loop().remove_reader(self._control)
         self._control.close()
         self._control = None
-        self._gone.set()
-        for waiting in self._done.values():
+        self._exited.set()
+        for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(ConnectionResetError("its control socket was closed"))
-        self._done.clear()
+        self._waiting.clear()
 
-    async def order(self, orders: Iterable[Order]) -> Done:
+    async def execute(self, requests: Iterable[Request]) -> SyncReply:
         """Send commands and wait until they are done.
 
-        Raises Drifted if the carrier is gone or stuck: what it knows is then lost with it.
+        Raises Drifted if the carrier has exited or is stuck: its state is then lost with it.
         """
         if self._control is None:
             raise Drifted("the carrier process does not run")
         control = self._control
         try:
-            async with asyncio.timeout(self._answer_seconds):
-                for order in orders:
-                    await _send(control, format_frame(order.command), order.handle)
+            async with asyncio.timeout(self._reply_timeout_seconds):
+                for request in requests:
+                    await _send(control, format_frame(request.command), request.handle)
                 return await self._sync(control)
         except TimeoutError:
             await self.stop()
-            raise Drifted(f"the carrier did not answer within {self._answer_seconds:g} s") from None
+            raise Drifted(
+                f"the carrier did not answer within {self._reply_timeout_seconds:g} s"
+            ) from None
         except OSError as error:
             await self.stop()
             raise Drifted(f"the carrier process is gone: {error}") from error
 
-    async def _sync(self, control: socket.socket) -> Done:
+    async def _sync(self, control: socket.socket) -> SyncReply:
         self._syncs += 1
-        waiting: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
-        self._done[self._syncs] = waiting
+        waiting: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
+        self._waiting[self._syncs] = waiting
         await _send(control, format_frame(Sync(self._syncs)), None)
         return await waiting
 
-    def _on_answers(self) -> None:
+    def _on_readable(self) -> None:
         if self._control is None:
             return
         try:
@@ -153,18 +164,20 @@ class Supervisor:
         except OSError:
             data = b""
         if not data:
-            self._hang_up()
+            self._close_control()
             return
-        self._frames.feed(data)
-        for answer in self._frames.answers():
-            if isinstance(answer, Say):
-                self._hear(answer)
-            elif waiting := self._done.pop(answer.number, None):
-                waiting.set_result(answer)
+        self._decoder.feed(data)
+        for reply in self._decoder.replies():
+            match reply:
+                case LogMessage():
+                    self._log(reply)
+                case SyncReply(number):
+                    if waiting := self._waiting.pop(number, None):
+                        waiting.set_result(reply)
 
 
 async def _send(control: socket.socket, frame: bytes, handle: socket.socket | None) -> None:
-    """The whole frame; a descriptor goes with its first byte."""
+    """Send a whole frame; a descriptor goes with its first byte."""
     if handle is not None:
         await _send_descriptor(control, frame[:1], handle.fileno())
         frame = frame[1:]
@@ -176,12 +189,13 @@ async def _send_descriptor(control: socket.socket, byte: bytes, descriptor: int)
         try:
             socket.send_fds(control, [byte], [descriptor])
         except BlockingIOError:
-            await _writable(control)
+            await _wait_writable(control)
         else:
             return
 
 
-async def _writable(control: socket.socket) -> None:
+async def _wait_writable(control: socket.socket) -> None:
+    """Wait until a socket is writable; asyncio offers this only together with sending bytes."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
 
@@ -194,3 +208,20 @@ async def _writable(control: socket.socket) -> None:
         await ready
     finally:
         loop.remove_writer(control)
+
+
+def raise_descriptor_limit(wanted: int) -> int:
+    """Allow this process, and the carrier it starts, `wanted` descriptors or as many as possible.
+
+    The limit is never lowered. Return the limit. Fewer than wanted are no reason to fail: the
+    carrier keeps within its limit, and logs when that is short.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Raising the hard limit needs a capability; without it, take what the hard limit allows.
+    for limit in (max(hard, wanted), hard):
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(wanted, limit)), limit))
+        except (ValueError, OSError):
+            continue
+        break
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,0 +1,72 @@
+"""The commands `kpctl lab` and `kpctl demo`: options in, exit code out.
+
+Everything else is imported when a command runs, so that `kpctl --help` stays quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from kubeproxy.modes.registry import mode_names
+
+_MODE = click.option(
+    "--mode",
+    type=click.Choice(mode_names()),
+    default="nftables",
+    show_default=True,
+    help="the proxy mode to run",
+)
+_FILE = click.Path(exists=True, path_type=Path)
+
+
+@click.command()
+@_MODE
+def demo(mode: str) -> None:
+    """Show a small cluster, live traffic, a failing endpoint; exits 0 if all of it was true."""
+    from kpctl.demo.run import run_demo
+
+    sys.exit(run_demo(mode))
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@_MODE
+@click.option("--topology", type=_FILE, help="a YAML file of nodes, pods and clients")
+@click.option("--manifests", type=_FILE, help="objects to start with instead of a sample Service")
+@click.option("--flow", type=_FILE, help="run this flow file and say whether it holds")
+@click.option(
+    "--variant",
+    type=click.Choice(["IPv4", "IPv6", "dual"]),
+    default="dual",
+    show_default=True,
+    help="the families of a flow's objects",
+)
+@click.option("--on", default="", help="the host a COMMAND runs on (default: the first node)")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def lab(
+    mode: str,
+    topology: Path | None,
+    manifests: Path | None,
+    flow: Path | None,
+    variant: str,
+    on: str,
+    command: tuple[str, ...],
+) -> None:
+    """Open a cluster of network namespaces; with a COMMAND, run it there and close it again."""
+    from kpctl.demo.lab import LabOptions, run_lab
+
+    sys.exit(
+        run_lab(
+            LabOptions(
+                mode=mode,
+                topology=topology,
+                manifests=manifests,
+                flow=flow,
+                variant=variant,
+                on=on,
+                command=command,
+            )
+        )
+    )

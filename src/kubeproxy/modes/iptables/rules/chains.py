@@ -1,0 +1,138 @@
+"""The chains that belong to one service port alone. Pure.
+
+    KUBE-EXT   traffic from outside the cluster: whether it is masqueraded, and the pool it may use
+    KUBE-FW    source ranges of a load balancer
+    KUBE-SVC   all endpoints; KUBE-SVL only those of this node
+    KUBE-SEP   one endpoint
+
+They come in this order, which is upstream's; `describe` relies on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kubeproxy.facts.endpoint import Endpoint
+from kubeproxy.modes.iptables import names
+from kubeproxy.modes.iptables.rules.context import PortContext
+from kubeproxy.modes.netfilter.items import ChainGroup, GroupRules, rules
+from kubeproxy.modes.netfilter.rules.matches import from_local_pods
+from kubeproxy.plan.types import FrontendKind, Masquerade
+
+
+def chains(context: PortContext) -> dict[ChainGroup, GroupRules]:
+    """The service port's chains as one group, or nothing if it needs none."""
+    plan, names_of = context.plan, context.chains
+    texts: dict[str, str] = {}
+    if plan.has_endpoints and plan.is_externally_accessible:
+        texts[names_of.external] = rules(names_of.external, _external(context)).text
+    if context.has_firewall:
+        texts[names_of.firewall] = rules(names_of.firewall, _firewall(context)).text
+    chosen = names.endpoint_chains(plan.id, [endpoint.text for endpoint in plan.reachable])
+    for chain, endpoints, is_used in (
+        (names_of.cluster, plan.cluster.endpoints, plan.uses_cluster_pool),
+        (names_of.local, plan.local.endpoints, plan.uses_local_pool),
+    ):
+        if is_used and endpoints:
+            texts[chain] = rules(chain, _pool(context, chain, endpoints, chosen)).text
+    for endpoint, (text, chain) in zip(plan.reachable, chosen.items(), strict=True):
+        texts[chain] = _endpoint(context, chain, endpoint.address, text)
+    return {ChainGroup("nat", names_of.common): GroupRules(texts)} if texts else {}
+
+
+def _external(context: PortContext) -> Iterator[str]:
+    """The EXT chain. It exists even if no frontend leads to it: upstream's quirk, kept."""
+    plan, label = context.plan, context.label
+    target = context.chains.cluster
+    if plan.is_external_policy_local:
+        yield from _short_circuit(context)
+        target = context.chains.local
+    else:
+        yield (
+            f'-m comment --comment "masquerade traffic for {label} external destinations" '
+            f"-j {names.MARK_MASQ}"
+        )
+    if plan.has_external:
+        yield f"-j {target}"
+
+
+def _short_circuit(context: PortContext) -> Iterator[str]:
+    """Pods of this node and the node itself reach all endpoints, whatever the policy."""
+    label, chain = context.label, context.chains.cluster
+    detector = context.node.detector
+    if detector.is_implemented:
+        yield (
+            f'-m comment --comment "pod traffic for {label} external destinations" '
+            f"{from_local_pods(detector)} -j {chain}"
+        )
+    for verb, target in (("masquerade", names.MARK_MASQ), ("route", chain)):
+        yield (
+            f'-m comment --comment "{verb} LOCAL traffic for {label} external destinations" '
+            f"-m addrtype --src-type LOCAL -j {target}"
+        )
+
+
+def _firewall(context: PortContext) -> Iterator[str]:
+    label = context.label
+    balancers = context.plan.frontends_of(FrontendKind.LOAD_BALANCER)
+    for source in (*balancers[0].source_ranges, *balancers[0].vip_sources):
+        yield (
+            f'-m comment --comment "{label} loadbalancer IP" -s {source} '
+            f"-j {context.chains.external}"
+        )
+    yield (
+        f'-m comment --comment "other traffic to {label} will be dropped by {names.PROXY_FIREWALL}"'
+    )
+
+
+def _pool(
+    context: PortContext, chain: str, endpoints: Sequence[Endpoint], chosen: dict[str, str]
+) -> Iterator[str]:
+    """A SVC or SVL chain: masquerading of cluster IP traffic, affinity, then an even choice."""
+    if chain == context.internal_chain:
+        yield from _cluster_ip_masquerade(context)
+    affinity = context.plan.affinity_seconds
+    texts = [endpoint.text for endpoint in endpoints]
+    heads = [(_endpoint_comment(context, text), chosen[text]) for text in texts]
+    if affinity:
+        for comment, target in heads:
+            yield (
+                f"{comment}-m recent --name {target} --rcheck --seconds {affinity} --reap "
+                f"-j {target}"
+            )
+    count = len(heads)
+    for number, (comment, target) in enumerate(heads):
+        # Rules are tried in turn, so the share is of what the rules before have left over.
+        left = count - number
+        share = f"-m statistic --mode random --probability {1 / left:.10f} " if left > 1 else ""
+        yield f"{comment}{share}-j {target}"
+
+
+def _endpoint_comment(context: PortContext, endpoint: str) -> str:
+    if context.node.is_large_cluster:
+        return ""
+    return f'-m comment --comment "{context.label} -> {endpoint}" '
+
+
+def _cluster_ip_masquerade(context: PortContext) -> Iterator[str]:
+    frontend = context.plan.frontends_of(FrontendKind.CLUSTER_IP)[0]
+    if frontend.masquerade is Masquerade.NEVER or not context.plan.has_internal:
+        return
+    unless = ""
+    if frontend.masquerade is Masquerade.NOT_LOCAL_PODS:
+        unless = f"! {from_local_pods(context.node.detector)} "
+    yield (
+        f'-m comment --comment "{context.label} cluster IP" {context.destination(frontend)} '
+        f"{unless}-j {names.MARK_MASQ}"
+    )
+
+
+def _endpoint(context: PortContext, chain: str, address: str, text: str) -> str:
+    """A SEP chain: masquerade an endpoint that talks to itself, then translate."""
+    comment = "" if context.node.is_large_cluster else f"-m comment --comment {context.label} "
+    recent = f"-m recent --name {chain} --set " if context.plan.affinity_seconds else ""
+    return (
+        f"-A {chain} {comment}-s {address} -j {names.MARK_MASQ}\n"
+        f"-A {chain} {comment}{recent}{context.protocol} "
+        f"-j DNAT --to-destination {text}\n"
+    )

@@ -1,0 +1,16 @@
+"""Names of the chains of this mode. All but `KUBE-PORTALS-FILTER` are v1.25's. Pure."""
+
+from __future__ import annotations
+
+PORTALS_CONTAINER = "KUBE-PORTALS-CONTAINER"
+PORTALS_HOST = "KUBE-PORTALS-HOST"
+NODE_PORT_CONTAINER = "KUBE-NODEPORT-CONTAINER"
+NODE_PORT_HOST = "KUBE-NODEPORT-HOST"
+NODE_PORT_NON_LOCAL = "KUBE-NODEPORT-NON-LOCAL"
+PORTALS_FILTER = "KUBE-PORTALS-FILTER"
+
+CHAINS = {
+    "nat": (PORTALS_CONTAINER, PORTALS_HOST, NODE_PORT_CONTAINER, NODE_PORT_HOST),
+    "filter": (NODE_PORT_NON_LOCAL, PORTALS_FILTER),
+}
+"""By table, in the order they are shown. Every one is shared by all service ports."""

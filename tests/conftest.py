@@ -1,0 +1,30 @@
+"""Fixtures of all tests that start our programs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from tests.support.host import PATIENCE_SECONDS, PROGRAMS
+
+Run = Callable[[Sequence[str]], subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run one of our programs to its end, without privileges or a network of its own."""
+
+    def call(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [PROGRAMS / argv[0], *argv[1:]],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            cwd=tmp_path,
+            env={**os.environ, "COLUMNS": "140", "TERM": "dumb", "PYTHONUTF8": "1"},
+        )
+
+    return call
