@@ -20,8 +20,6 @@ from kubeproxy.kernel.modules import load_module
 
 DUAL = "dual"
 SYNCED = "SyncProxyRules complete"
-LOAD_SECONDS = 8.0
-"""This kernel is a process: while the machine does something else, all of it stands still."""
 
 
 class PatientProxies(Proxies):
@@ -51,7 +49,7 @@ async def _run_flows(folder: Path, names: list[str]) -> dict[str, list[str]]:
     with tempfile.TemporaryDirectory() as directory:
         async with Lab(topology) as lab:
             lab.proxies = PatientProxies(lab.namespaces, Path(directory))
-            runner = LabRunner(lab, "ipvs", load_timeout_seconds=LOAD_SECONDS)
+            runner = LabRunner(lab, "ipvs")
             for block, name in enumerate(names):
                 flow = load_flow(folder / f"corpus/{name}.yaml")
                 variant = DUAL if DUAL in flow.variants else flow.variants[0]

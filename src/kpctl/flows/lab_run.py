@@ -35,7 +35,7 @@ from kpctl.flows.flow import (
     SwitchMode,
     Wait,
 )
-from kpctl.flows.load import TIMEOUT_SECONDS, Load
+from kpctl.flows.load import Load
 from kpctl.flows.model import expand_networks
 from kpctl.flows.objects import (
     Destination,
@@ -55,9 +55,10 @@ from kpctl.lab.probe import Fate, Outcome, Target
 from kpctl.lab.topology import Node
 from kubeproxy.facts.ids import Family
 
-PATIENCE_SECONDS = 3.0
+PATIENCE_SECONDS = 30.0
 _DROP_SECONDS = 0.4
-_ANSWER_SECONDS = 2.0
+_ANSWER_SECONDS = 10.0
+"""An answer ends the wait, so this costs time only where something is wrong."""
 _AT_ONCE = 32
 _generations = count()
 
@@ -65,19 +66,15 @@ _generations = count()
 class LabRunner:
     """Runs flows of one mode in one lab."""
 
-    def __init__(
-        self, lab: Lab, mode: str, *, load_timeout_seconds: float = TIMEOUT_SECONDS
-    ) -> None:
-        """`load_timeout_seconds`: how late an answer to a connection of a load may be."""
+    def __init__(self, lab: Lab, mode: str) -> None:
         self._lab = lab
         self._mode = mode
-        self._load_timeout_seconds = load_timeout_seconds
         nodes = [node_manifest(node) for node in lab.topology.nodes]
         lab.proxies.write("cluster", [*nodes, service_cidr_manifest()])
 
     async def run(self, flow: Flow, world: World) -> Sequence[str]:
         """Run the flow. Return what is wrong, in sentences."""
-        run = _Run(self._lab, flow, world, self._mode, self._load_timeout_seconds)
+        run = _Run(self._lab, flow, world, self._mode)
         try:
             return await run.all_steps()
         except BaseException:
@@ -91,11 +88,8 @@ class LabRunner:
 class _Run:
     """One flow under way."""
 
-    def __init__(
-        self, lab: Lab, flow: Flow, world: World, mode: str, load_timeout_seconds: float
-    ) -> None:
+    def __init__(self, lab: Lab, flow: Flow, world: World, mode: str) -> None:
         self._lab = lab
-        self._load_timeout_seconds = load_timeout_seconds
         self._flow = flow
         self._world = world
         self._mode = self._started_in = mode
@@ -264,7 +258,6 @@ class _Run:
             load = Load(
                 self._lab.prober,
                 _target(packet, place, family),
-                timeout_seconds=self._load_timeout_seconds,
             )
             self._loads.append(load)
             await load.start()

@@ -30,11 +30,13 @@ from kubeproxy.facts.ids import Family, Protocol
 
 HEALTH_PORT = 10256
 METRICS_PORT = 10249
-START_SECONDS = 20.0
-STOP_SECONDS = 30.0
+START_SECONDS = 180.0
+"""Until the first sync. Far more than any start takes; an emulated kernel beside other work has
+needed 50 s. A proxy that ends is noticed at once."""
+STOP_SECONDS = 60.0
 """Even a killed process may wait seconds for the kernel, while namespaces are being removed."""
 
-SETTLE_SECONDS = 10.0
+SETTLE_SECONDS = 60.0
 _POLL_SECONDS = 0.01
 _START_POLL_SECONDS = 0.05
 _LAST_SYNC = re.compile(

@@ -76,12 +76,20 @@ class SharedContent:
         return SharedContent(kept, [sections[order] for order in kept])
 
     def _edit_lines(self, changes: Mapping[Order, str]) -> ChainEdit:
-        after = SharedContent(self._orders, self._texts)
+        after = self._copy()
         commands: list[str] = []
         for order, text in sorted(changes.items()):
             commands += after._remove(order)
             commands += after._insert(order, text)
         return ChainEdit(False, "".join(commands), after)
+
+    def _copy(self) -> SharedContent:
+        """A copy made by copying lists: nothing is computed for sections that stay."""
+        copy = SharedContent()
+        copy._orders = self._orders.copy()
+        copy._texts = self._texts.copy()
+        copy._lengths = self._lengths.copy()
+        return copy
 
     def _remove(self, order: Order) -> list[str]:
         index = bisect_left(self._orders, order)
