@@ -20,10 +20,13 @@
 The edges raise them: `api`, `kernel`, the sinks of the modes, the servers in `status`. Those with a
 remedy are handled where the loop is that can apply it: KernelError in `sync.engine`, ApiError in
 `api.reflector`, ObjectError in `sync.intake`. All others end the process: `run.serving` stops what
-runs, and `cli` logs the text and exits with code 1. Pure code raises only for broken invariants.
+runs, and `cli` logs the text and exits with code 1. Pure code raises only for broken invariants;
+where one object can break one, the fault ends at that object and is named by `fault_text`.
 """
 
 from __future__ import annotations
+
+from traceback import extract_tb
 
 
 class ProxyError(Exception):
@@ -83,3 +86,10 @@ class Drifted(KernelError):
 
 class ToolMissing(KernelError):
     """A program we need is not installed. The text names the package that has it."""
+
+
+def fault_text(fault: Exception) -> str:
+    """Name an exception that was not raised on purpose, and the line it comes from."""
+    frames = extract_tb(fault.__traceback__)
+    place = f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else "?"
+    return f"internal error, please report it: {type(fault).__name__} at {place}: {fault!s:.200}"

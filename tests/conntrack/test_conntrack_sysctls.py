@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from kubeproxy.config.command import Settings, parse_command_line
 from kubeproxy.errors import KernelError
 from kubeproxy.kernel.conntrack_sysctls import (
     ConntrackSettings,
@@ -13,8 +15,9 @@ from kubeproxy.kernel.conntrack_sysctls import (
     conntrack_max,
     conntrack_parameters,
     count_cpus,
-    set_conntrack_parameters,
+    ensure_parameter,
 )
+from kubeproxy.run.startup import conntrack_settings
 
 MAX = "proc/sys/net/netfilter/nf_conntrack_max"
 HASHSIZE = "sys/module/nf_conntrack/parameters/hashsize"
@@ -70,32 +73,68 @@ def file(root: Path, path: str, text: str) -> Path:
     return found
 
 
+LEAVE = "--conntrack-max-per-core=0"
+
+
+def ensure(root: Path, *parameters: Parameter) -> list[Parameter]:
+    """Return those that were written."""
+    written: list[Parameter] = []
+    for parameter in parameters:
+        ensure_parameter(parameter, partial(written.append, parameter), root=root)
+    return written
+
+
 def test_only_what_differs_is_written(tmp_path: Path) -> None:
     """A larger hash table is left alone, a smaller one is raised."""
     same = file(tmp_path, MAX, "131072\n")
     large = file(tmp_path, HASHSIZE, " 65536\n")
-    parameters = [Parameter(MAX, 131072), Parameter(HASHSIZE, 32768, is_minimum=True)]
-    assert set_conntrack_parameters(parameters, root=tmp_path) == []
+    parameters = [Parameter(MAX, 131072, LEAVE), Parameter(HASHSIZE, 32768, LEAVE, is_minimum=True)]
+    assert ensure(tmp_path, *parameters) == []
     large.write_text("100")
     same.write_text("what?")
-    assert set_conntrack_parameters(parameters, root=tmp_path) == parameters
+    assert ensure(tmp_path, *parameters) == parameters
     assert (same.read_text(), large.read_text()) == ("131072", "32768")
 
 
-def test_a_failure_has_upstreams_text(tmp_path: Path) -> None:
+def test_a_failure_has_upstreams_text_and_the_remedy(tmp_path: Path) -> None:
     """The file and the reason are named."""
     with pytest.raises(KernelError) as raised:
-        set_conntrack_parameters([Parameter(MAX, 1)], root=tmp_path)
+        ensure(tmp_path, Parameter(MAX, 1, LEAVE))
     assert str(raised.value) == (
         "could not set conntrack parameters from kube-proxy configuration: "
-        f"open {tmp_path / MAX}: no such file or directory"
+        f"open {tmp_path / MAX}: no such file or directory; set it on the host "
+        "(sysctl -w net.netfilter.nf_conntrack_max=1), or leave it as it is with "
+        "--conntrack-max-per-core=0"
     )
+
+
+def test_a_value_that_the_kernel_refuses_names_the_file(tmp_path: Path) -> None:
+    """The error of a write does not have it."""
+    path = file(tmp_path, MAX, "")
+    path.unlink()
+    path.symlink_to("/proc/self/oom_score_adj")  # takes numbers up to 1000
+    with pytest.raises(KernelError, match=f"write {path}: invalid argument; "):
+        ensure(tmp_path, Parameter(MAX, 131072, LEAVE))
+
+
+def test_every_parameter_has_the_flag_that_leaves_it_alone() -> None:
+    """Given to the program, it makes the parameter disappear."""
+    settings = ConntrackSettings(tcp_be_liberal=True, udp_seconds=1, udp_stream_seconds=1)
+    for parameter in conntrack_parameters(settings, 4):
+        parsed = parse_command_line([
+            "--conntrack-tcp-be-liberal", "--conntrack-udp-timeout=1s",
+            "--conntrack-udp-timeout-stream=1s", parameter.leave_alone,
+        ])  # fmt: skip
+        assert isinstance(parsed, Settings)
+        left = conntrack_parameters(conntrack_settings(parsed.config), 4)
+        assert parameter.path not in {p.path for p in left}
+        assert left
 
 
 def test_an_unreadable_hash_size_is_a_failure(tmp_path: Path) -> None:
     """Other values that cannot be read only count as different."""
     with pytest.raises(KernelError, match="hashsize"):
-        set_conntrack_parameters([Parameter(HASHSIZE, 1, is_minimum=True)], root=tmp_path)
+        ensure(tmp_path, Parameter(HASHSIZE, 1, LEAVE, is_minimum=True))
 
 
 def test_cpus_are_counted_from_sysfs(tmp_path: Path) -> None:

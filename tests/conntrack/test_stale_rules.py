@@ -167,3 +167,10 @@ def test_destinations_name_every_frontend() -> None:
         packed("203.0.113.99:514"),
         (30514).to_bytes(2, "big"),
     }
+
+
+def test_a_newer_removal_wins_over_an_older_serving() -> None:
+    """Both may be owed at once when no round succeeded in between."""
+    served = planned(SERVING)
+    rules = stale_rules([(None, served), (served, None)], NODE)
+    assert stale(rules, "10.96.90.2:514", "10.244.1.102:5514")

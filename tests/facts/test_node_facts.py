@@ -30,3 +30,11 @@ def test_loopback_is_included_by_a_network_within_it_or_around_it() -> None:
     assert node(node_port_cidrs=["126.0.0.0/7"]).node_ports_include_ipv4_loopback
     assert not node(node_port_cidrs=["192.0.2.0/24"]).node_ports_include_ipv4_loopback
     assert not node(Family.IPV6).node_ports_include_ipv4_loopback
+
+
+def test_link_local_addresses_count_where_node_ports_ask_for_them() -> None:
+    found = ("2001:db8::1", "fe80::1", "fec0::1")
+    everywhere = node(Family.IPV6)
+    assert everywhere.with_addresses(found).addresses == ("2001:db8::1", "fec0::1")
+    there = node(Family.IPV6, node_port_cidrs=("fe80::/64",))
+    assert there.with_addresses(found).addresses == found

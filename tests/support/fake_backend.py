@@ -70,6 +70,7 @@ class FakeSink:
     def __init__(self, name: str, item_type: type, kernel: FakeKernel, batch_size: int) -> None:
         self.name = name
         self.item_types: tuple[type, ...] = (item_type,)
+        self.is_transactional = True
         self._kernel = kernel
         self._batch_size = batch_size
 

@@ -7,8 +7,9 @@ from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
 from tests.support.fake_backend import FakeBackend, FakeKernel, Listed, Route
 
 from kubeproxy.errors import Busy
-from kubeproxy.facts.ids import Family, Protocol
+from kubeproxy.facts.ids import Family, Protocol, ServiceName
 from kubeproxy.sync.engine import FULL_SYNC_SECONDS, Engine, EngineTimes
+from kubeproxy.sync.refused import FIRST_PAUSE_SECONDS
 
 
 class Rig:
@@ -78,10 +79,11 @@ async def test_one_refused_service_is_named_and_the_rest_goes_through() -> None:
     bad = Route("10.96.0.18", 80, "TCP")
     rig.kernel.refuse = lambda change: change.item == bad
     report = await rig.engine.round()
-    assert [f.owner for f in report.failures] == ["default/web-17:http/TCP"]
+    assert [str(f.owner) for f in report.refused] == ["default/web-17:http/TCP"]
     assert bad not in rig.kernel.state
     assert sum(isinstance(item, Route) for item in rig.kernel.state) == 39
     rig.kernel.refuse = lambda change: False
+    rig.clock.advance(FIRST_PAUSE_SECONDS)
     assert (await rig.engine.round()).is_success
     assert bad in rig.kernel.state
 
@@ -91,7 +93,7 @@ async def test_a_busy_kernel_fails_the_round_and_loses_nothing() -> None:
     rig.fill()
     rig.kernel.fail = Busy("another process holds the lock")
     report = await rig.engine.round()
-    assert report.failures[0].message == "another process holds the lock"
+    assert report.error == "another process holds the lock"
     rig.kernel.fail = None
     assert (await rig.engine.round()).is_success
     assert WEB in rig.kernel.state
@@ -215,3 +217,140 @@ async def test_health_ports_count_distinct_local_ready_addresses() -> None:
     await rig.engine.round()
     assert rig.engine.pipeline.health_check_ports == {facts.name: 32000}
     assert rig.engine.pipeline.local_ready == {facts.name: 1}
+
+
+def refusing(*addresses: str) -> Rig:
+    """Twenty Services, of which the kernel refuses those with these cluster IPs."""
+    rig = Rig()
+    rig.fill(20)
+    rig.kernel.refuse = lambda change: getattr(change.item, "address", "") in addresses
+    return rig
+
+
+BAD = Route("10.96.0.18", 80, "TCP")
+
+
+async def test_a_round_with_a_refused_service_is_done_for_the_others() -> None:
+    """Stale flows are deleted and latencies observed; the kernel's state is known."""
+    rig = refusing("10.96.0.18")
+    for name in ("web-3", "web-17"):
+        rig.store.set_service(
+            service(f"default/{name}", cluster_ip=f"10.96.0.{int(name[4:]) + 1}", ports=[DNS])
+        )
+        number = name[4:]
+        rig.store.set_slice(
+            endpoint_slice(
+                f"default/{name}",
+                [endpoint()],
+                slice_name=f"slice-{number}",
+                port_name="dns",
+                protocol=Protocol.UDP,
+            ),
+            trigger_time=990.0,
+        )
+    report = await rig.engine.round()
+    assert report.is_done and not report.is_success
+    assert [str(refusal.owner) for refusal in report.refused] == ["default/web-17:dns/UDP"]
+    assert report.programming_latencies == (10.0,)
+    (rules,) = rig.conntrack.asked
+    assert len(rules.serving) == 1
+    assert not (await rig.engine.round()).is_full
+
+
+DNS = port(53, name="dns", protocol=Protocol.UDP)
+
+
+async def test_a_refused_service_is_not_sent_again_with_events_of_others() -> None:
+    rig = refusing("10.96.0.18")
+    await rig.engine.round()
+    sent = len(rig.kernel.batches)
+    for number in range(5):
+        rig.store.set_service(service(f"default/more-{number}", cluster_ip=f"10.97.0.{number + 1}"))
+        report = await rig.engine.round()
+        assert report.is_success and report.held_back == 1
+    # One batch for each of the two sinks, and none that was refused and halved.
+    assert len(rig.kernel.batches) == sent + 10
+
+
+async def test_a_refused_service_is_retried_with_a_growing_pause() -> None:
+    rig = refusing("10.96.0.18")
+    await rig.engine.round()
+    for pause in (1, 2, 4, 8):
+        rig.clock.advance(pause - 0.1)
+        assert (await rig.engine.round()).is_success
+        rig.clock.advance(0.1)
+        assert len((await rig.engine.round()).refused) == 1
+    rig.kernel.refuse = lambda change: False
+    rig.clock.advance(300)
+    report = await rig.engine.round()
+    assert report.is_success and report.held_back == 0
+    assert BAD in rig.kernel.state
+
+
+async def test_a_failed_round_is_not_repeated_at_once_for_a_refused_service() -> None:
+    """The pause of the Service is over, but while the kernel cannot be read nothing is tried."""
+    rig = refusing("10.96.0.18")
+    await rig.engine.round()
+    rig.clock.advance(FIRST_PAUSE_SECONDS)
+    rig.kernel.fail = Busy("lock")
+    assert not (await rig.engine.round()).is_done
+    assert rig.engine._due_at() == rig.clock.now + EngineTimes().retry_seconds
+    rig.kernel.fail = None
+    assert (await rig.engine.round()).refused
+    assert rig.engine._due_at() <= rig.clock.now + 2 * FIRST_PAUSE_SECONDS
+
+
+async def test_a_refused_service_that_changes_is_tried_at_once() -> None:
+    rig = refusing("10.96.0.18")
+    await rig.engine.round()
+    rig.store.set_service(service("default/web-17", cluster_ip="10.96.0.99"))
+    report = await rig.engine.round()
+    assert report.is_success and report.held_back == 0
+    assert Route("10.96.0.99", 80, "TCP") in rig.kernel.state
+
+
+async def test_a_deleted_service_that_was_refused_is_forgotten() -> None:
+    rig = refusing("10.96.0.18")
+    await rig.engine.round()
+    rig.store.delete_service(ServiceName("default", "web-17"))
+    assert (await rig.engine.round()).is_success
+    rig.clock.advance(300)
+    report = await rig.engine.round()
+    assert report.is_success and report.held_back == 0
+
+
+async def test_a_refused_scaffold_fails_the_round() -> None:
+    """Without it nothing works, so this is not a round that is done."""
+    rig = refusing("192.0.2.10")
+    report = await rig.engine.round()
+    assert not report.is_done and "does not like" in report.error
+
+
+async def test_what_waits_for_a_success_stays_bounded() -> None:
+    """A kernel that fails for hours while endpoints flap costs one entry per service port."""
+    rig = Rig()
+    rig.store.set_service(service(ports=[DNS]))
+    rig.kernel.fail = Busy("locked")
+    for number in range(50):
+        found = [endpoint(f"10.244.1.{number + 1}")]
+        slice_ = endpoint_slice(endpoints=found, port_name="dns", protocol=Protocol.UDP)
+        rig.store.set_slice(slice_, trigger_time=990.0 + number)
+        await rig.engine.round()
+    rig.kernel.fail = None
+    report = await rig.engine.round()
+    assert report.programming_latencies == (10.0,)
+    (rules,) = rig.conntrack.asked
+    assert len(rules.serving) == 1
+
+
+async def test_differences_of_our_own_making_are_no_drift() -> None:
+    """After a round that failed half-way the kernel differs from the belief by our own writes."""
+    rig = Rig(batch_size=1)
+    rig.fill(3)
+    await rig.engine.round()
+    rig.store.set_service(service("default/new", cluster_ip="10.96.0.77"))
+    rig.kernel.cut_after = len(rig.kernel.batches) + 1
+    assert not (await rig.engine.round()).is_done
+    rig.kernel.cut_after = None
+    report = await rig.engine.round()
+    assert report.is_success and report.drifted_items == 0

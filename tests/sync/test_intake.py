@@ -11,6 +11,7 @@ from tests.support.spine import Spine, delete, upsert
 from kubeproxy.api import objects
 from kubeproxy.api.source import Delete, Kind, Synced, Undecodable
 from kubeproxy.facts.ids import Family, ServiceName
+from kubeproxy.sync.intake import BURST, MOST_PROBLEMS
 
 V4, V6 = Family.IPV4, Family.IPV6
 WEB = ServiceName("default", "web")
@@ -279,6 +280,17 @@ def test_new_host_addresses_reach_their_family(spine: Spine) -> None:
     assert not spine.listener.requests
 
 
+def test_interfaces_of_pods_cause_no_round(spine: Spine) -> None:
+    """Every pod's interface brings an IPv6 link-local address, which serves nothing."""
+    spine.sync()
+    spine.intake.addresses_changed({V4: ("192.0.2.77",), V6: ("2001:db8::77",)})
+    spine.listener.requests.clear()
+    more = ("2001:db8::77", "fe80::1c2d:aff:fe00:1", "fe80::42:1")
+    spine.intake.addresses_changed({V4: ("192.0.2.77",), V6: more})
+    assert not spine.listener.requests
+    assert spine.engines[V6].node.addresses == ("2001:db8::77",)
+
+
 # --- ServiceCIDRs ---
 
 
@@ -309,3 +321,27 @@ def test_a_bad_network_is_counted_and_the_good_one_is_used(spine: Spine) -> None
     spine.hold(service_cidr_object("one", "nonsense", "10.96.0.0/12"))
     assert cidrs(spine) == ("10.96.0.0/12",)
     assert spine.counters.rejected == ["ServiceCIDR"]
+
+
+# --- the log ---
+
+
+def test_an_object_that_is_changed_all_the_time_does_not_fill_the_log(
+    spine: Spine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever may edit it could. Every rejection is counted, and other objects are named."""
+    for number in range(1000):
+        spine.hold(service_object(clusterIP=f"nonsense{number}"))
+        spine.intake.send(Undecodable(Kind.SERVICE, "shop/other", f"reason {number}"))
+    spine.hold(service_object("shop/third", clusterIP="nonsense"))
+    assert len(spine.counters.rejected) == 2001
+    messages = [r for r in caplog.records if "cannot be used" in r.getMessage()]
+    assert len(messages) == 2 * BURST + 1
+
+
+def test_of_many_problems_of_one_object_some_are_logged(
+    spine: Spine, caplog: pytest.LogCaptureFixture
+) -> None:
+    spine.hold(slice_object(addresses=["nonsense"] * 1000))
+    messages = [r for r in caplog.records if "left out" in r.getMessage()]
+    assert len(messages) == MOST_PROBLEMS + 1

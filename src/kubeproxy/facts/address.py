@@ -16,6 +16,8 @@ from kubeproxy.facts.ids import Family
 _PLAIN_IPV4 = re.compile(
     r"(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)", re.ASCII
 )
+_SURPLUS_ZEROS = re.compile(r"(?<![0-9a-fA-F])0+(?=[0-9a-fA-F]{4})")
+"""Zeros in front of the four digits of a group, which upstream accepts and Python does not."""
 _LONGEST_ADDRESS = 128
 """No spelling of an address needs more; a longer text is refused before it is looked at."""
 
@@ -54,13 +56,19 @@ def _parse_ipv6(text: str) -> tuple[Family, str] | None:
         if stripped is None:
             return None
         text = f"{head}:{stripped}"
-    try:
-        address = ipaddress.IPv6Address(text)
-    except ValueError:
+    address = _ipv6_address(text) or _ipv6_address(_SURPLUS_ZEROS.sub("", text))
+    if address is None:
         return None
     if address.ipv4_mapped is not None:
         return Family.IPV4, str(address.ipv4_mapped)
     return Family.IPV6, address.compressed
+
+
+def _ipv6_address(text: str) -> ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.IPv6Address(text)
+    except ValueError:
+        return None
 
 
 def parse_cidr(text: str) -> tuple[Family, str] | None:
@@ -90,6 +98,11 @@ def is_zero_cidr(cidr: str) -> bool:
 def is_loopback(address: str) -> bool:
     """Is this canonical address a loopback address?"""
     return address == "::1" or address.startswith("127.")
+
+
+def is_ipv6_link_local(address: str) -> bool:
+    """Is this canonical address in fe80::/10, as every IPv6 interface has one of its own?"""
+    return address[:3] in ("fe8", "fe9", "fea", "feb") and address[4:5] == ":"
 
 
 def contains(cidr: str, address: str) -> bool:

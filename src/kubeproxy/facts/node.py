@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kubeproxy.facts.address import contained_in_any, contains, is_loopback, is_zero_cidr
+from kubeproxy.facts.address import (
+    contained_in_any,
+    contains,
+    is_ipv6_link_local,
+    is_loopback,
+    is_zero_cidr,
+)
 from kubeproxy.facts.ids import Family
 
 SERVICE_LINK = "kube-ipvs0"
@@ -65,6 +72,20 @@ class NodeFacts(Struct, frozen=True):
         if self.node_ports_match_all:
             return self.addresses
         return tuple(a for a in self.addresses if contained_in_any(a, self.node_port_cidrs))
+
+    def with_addresses(self, addresses: Iterable[str]) -> NodeFacts:
+        """These facts with the host's addresses, as far as they can matter.
+
+        Each pod's interface brings an IPv6 link-local address. They serve no frontend, unless
+        node ports are asked for on that very network, so that pods come and go without a round.
+        """
+        kept = tuple(
+            address
+            for address in addresses
+            if not is_ipv6_link_local(address)
+            or (not self.node_ports_match_all and contained_in_any(address, self.node_port_cidrs))
+        )
+        return replace(self, addresses=kept)
 
     @property
     def node_ports_include_ipv4_loopback(self) -> bool:

@@ -63,8 +63,11 @@ def stale_rules(changes: Iterable[PlanChange], node: NodeFacts) -> StaleRules:
         old, new = _frontends(before), _frontends(after)
         if old == new:
             continue
+        # Of several changes to one frontend the last one counts.
+        for frontend in old.keys() - new.keys():
+            removed[frontend] = old[frontend]
+            serving.pop(frontend, None)
         serving |= {frontend: endpoints for frontend, endpoints in new.items() if endpoints}
-        removed |= {frontend: old[frontend] for frontend in old.keys() - new.keys()}
     addresses = frozenset(map(pack_address, node.node_port_addresses)) if serving or removed else ()
     return StaleRules(serving, removed, frozenset(addresses))
 

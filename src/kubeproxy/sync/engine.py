@@ -7,7 +7,8 @@ The engine owns the order of effects and the policy for errors; what to do is de
                  apply             additions over the sinks forward, removals backward
                  report            metrics, health, logs; stale UDP flows are deleted
 
-    errors       Rejected   split by owner until the culprit stands alone; the rest goes through
+    errors       Rejected   split by owner until the culprit stands alone; the rest goes through,
+                            and the round is done. The culprit is held back and retried (`refused`)
                  Drifted    re-read the kernel in the next round, which is due at once
                  other      the round failed; what the kernel holds is unknown: re-read and retry
 
@@ -23,16 +24,17 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from kubeproxy.errors import Drifted, KernelError, Rejected
+from kubeproxy.errors import Drifted, KernelError, Rejected, fault_text
 from kubeproxy.facts.endpoint import SliceFacts
 from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.service import ServiceFacts
-from kubeproxy.modes.base import AnyBackend, AnyChange, AnySink
+from kubeproxy.modes.base import SCAFFOLD, AnyBackend, AnyChange, AnyFragment, AnySink, Owner
 from kubeproxy.plan.conntrack import PlanChange, StaleRules
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.pipeline import Pipeline, Recomputed
-from kubeproxy.sync.report import Failure, RoundReport
+from kubeproxy.sync.refused import RefusedOwners
+from kubeproxy.sync.report import Refusal, RoundReport
 from kubeproxy.sync.runner import Runner
 
 FULL_SYNC_SECONDS = 3600.0
@@ -40,6 +42,8 @@ FULL_SYNC_SECONDS = 3600.0
 
 MOST_PASSES = 4
 """What is learned from effects may change what is wanted; more often than this is a loop."""
+
+_NOTHING: AnyFragment = {}
 
 ConntrackCleaner: TypeAlias = Callable[[Family, StaleRules], Awaitable[int]]
 """Deletes the flows that these rules call stale. Returns how many."""
@@ -69,7 +73,10 @@ class _Progress(Struct):
     changes: int = 0
     batches: int = 0
     bytes_sent: int = 0
-    failures: list[Failure] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    held_back: Collection[Owner | None] = ()
+    is_certain: bool = True
+    """Is the state of every item known, also of those that were refused?"""
 
 
 class Engine:
@@ -106,8 +113,11 @@ class Engine:
         self._last_full = float("-inf")
         self._full_seconds = times.full_seconds
         self._tick_at = float("inf")
-        self._stale_candidates: list[PlanChange] = []
-        self._trigger_times: list[float] = []
+        self._refused = RefusedOwners(self._wanted_by)
+        self._has_failed = False
+        # One entry per service port and per Service at most, however long nothing succeeds.
+        self._stale_candidates: dict[Owner, PlanChange] = {}
+        self._trigger_times: dict[ServiceName, tuple[float, ...]] = {}
 
     # --- facts, from the intake ---
 
@@ -142,6 +152,10 @@ class Engine:
 
     def set_node(self, node: NodeFacts) -> bool:
         """Hold these facts about the node. Return whether they differ from what was held."""
+        if node.zone != self.node.zone and not self._is_synced:
+            # Of all requests before the lists are complete, health counts this one, as upstream:
+            # a proxy that then gets no list is not healthy.
+            self._listener.sync_requested(self.family)
         return self._request_if(self.pipeline.set_node(node))
 
     def _request_if(self, changed: bool) -> bool:
@@ -179,11 +193,16 @@ class Engine:
             await self._wait()
             if self._tick_at <= self._clock.monotonic():
                 await self._tick()
-            if self._is_synced and self._runner.due_at() <= self._clock.monotonic():
+            if self._is_synced and self._due_at() <= self._clock.monotonic():
                 await self.round()
 
+    def _due_at(self) -> float:
+        """When the next round is due. After a failed one refused owners wait for its retry, too."""
+        due = self._runner.due_at()
+        return due if self._has_failed else min(due, self._refused.next_retry())
+
     async def _wait(self) -> None:
-        due = self._runner.due_at() if self._is_synced else float("inf")
+        due = self._due_at() if self._is_synced else float("inf")
         delay = min(due, self._tick_at) - self._clock.monotonic()
         self._wake.clear()
         if delay <= 0:
@@ -204,9 +223,10 @@ class Engine:
         is_full = self._is_read_due(started)
         report = await self._attempt(started, is_full=is_full)
         finished = self._clock.monotonic()
-        if report.is_success and is_full:
+        if report.is_done and is_full:
             self._last_full = finished
-        self._runner.end(finished, is_success=report.is_success)
+        self._has_failed = not report.is_done
+        self._runner.end(finished, is_success=report.is_done)
         await self._listener.round_finished(report, self.pipeline)
         await self._tick()
         return report
@@ -219,21 +239,27 @@ class Engine:
     async def _attempt(self, started: float, *, is_full: bool) -> RoundReport:
         progress = _Progress()
         drift, self._drift = self._drift, ""
-        drifted_items = 0
+        drifted_items, error = 0, ""
+        was_certain = not self._kernel_state_unknown
         # Trust is suspended until every effect is known: a cancelled round must re-read. A re-read
         # requested from here on concerns something this round may have missed.
         self._kernel_state_unknown, self._reread_requested = True, False
         try:
             if is_full:
-                drifted_items = await self._read_kernel()
+                found = await self._read_kernel()
+                # After a doubtful end the differences are our own doing.
+                drifted_items = found if was_certain else 0
             recomputed = self.pipeline.recompute()
             self._remember(recomputed)
+            progress.refused += [Refusal(*fault) for fault in recomputed.faults.items()]
+            progress.held_back = self._refused.held_back(started)
             await self._apply_all(progress)
-            self._kernel_state_unknown = bool(progress.failures)
-        except KernelError as error:
-            progress.failures.append(Failure("", str(error)))
-            recomputed = Recomputed(0, (), {})
-            if isinstance(error, Drifted) and not is_full:
+            self._forget_settled()
+            self._kernel_state_unknown = not progress.is_certain
+        except KernelError as failure:
+            error = str(failure)
+            recomputed = Recomputed()
+            if isinstance(failure, Drifted) and not is_full:
                 # Only our belief was wrong: look again at once, not after the retry interval.
                 self._runner.request()
         return await self._report(
@@ -248,23 +274,33 @@ class Engine:
                 bytes_sent=progress.bytes_sent,
                 drifted_items=drifted_items,
                 drift=drift,
-                failures=tuple(progress.failures),
+                error=error,
+                refused=tuple(progress.refused),
+                held_back=len(self._refused) + len(self.pipeline.faults),
             )
         )
 
     def _remember(self, recomputed: Recomputed) -> None:
-        """Keep stale candidates and trigger times until a round succeeds."""
-        self._stale_candidates += recomputed.udp_changes
-        for times in recomputed.trigger_times.values():
-            self._trigger_times += times
+        """Keep stale candidates and trigger times until their owner is programmed."""
+        for before, after in recomputed.udp_changes:
+            changed = after or before
+            assert changed is not None
+            first = self._stale_candidates.get(changed.id, (before, None))[0]
+            self._stale_candidates[changed.id] = (first, after)
+        for name, times in recomputed.trigger_times.items():
+            # Of a Service that waits already the oldest change is the one that counts.
+            self._trigger_times.setdefault(name, times)
 
     async def _read_kernel(self) -> int:
         """Re-read the kernel and reset the ledger to it. Return how many items differed."""
         drifted = 0
         for sink in self.backend.sinks:
-            found = await sink.read()
+            try:
+                found = await sink.read()
+            except Exception as fault:  # whatever another program has put there: the round failed
+                raise _as_kernel_error(fault) from fault
             drifted += self.pipeline.resync(sink, found)
-        return drifted if self._last_full > float("-inf") else 0
+        return drifted
 
     # --- applying ---
 
@@ -281,18 +317,43 @@ class Engine:
         """Apply additions forward over the sinks and removals backward; the last takes both."""
         *earlier, last = self.backend.sinks
         for sink in earlier:
-            changes = self.pipeline.changes(sink, accept=lambda change: change.new is not None)
-            await self._apply(sink, changes, progress)
-        await self._apply(last, self.pipeline.changes(last, accept=lambda _: True), progress)
+            await self._apply(sink, self._changes(sink, progress, additions=True), progress)
+        await self._apply(last, self._changes(last, progress), progress)
         for sink in reversed(earlier):
-            changes = self.pipeline.changes(sink, accept=lambda change: change.new is None)
-            await self._apply(sink, changes, progress)
+            await self._apply(sink, self._changes(sink, progress, additions=False), progress)
+
+    def _changes(
+        self, sink: AnySink, progress: _Progress, *, additions: bool | None = None
+    ) -> list[AnyChange]:
+        """What the sink must change now: all, or only additions, or only removals."""
+        held_back = progress.held_back
+        return [
+            change
+            for change in self.pipeline.changes(sink)
+            if (additions is None or (change.new is not None) is additions)
+            and not (held_back and change.owner in held_back)
+        ]
 
     async def _apply(
         self, sink: AnySink, changes: Sequence[AnyChange], progress: _Progress
     ) -> None:
         if not changes:
             return
+        try:
+            await self._apply_batches(sink, changes, progress)
+        except KernelError:
+            raise
+        except Exception as fault:
+            # A fault of ours counts as a refusal: the Service that brings it out is found the same
+            # way. What took effect of the batch is unknown.
+            progress.is_certain = False
+            pending = {change.item for change in self.pipeline.changes(sink)}
+            left = [change for change in changes if change.item in pending]
+            await self._isolate(sink, left, Rejected(fault_text(fault)), progress)
+
+    async def _apply_batches(
+        self, sink: AnySink, changes: Sequence[AnyChange], progress: _Progress
+    ) -> None:
         for batch in sink.compile(changes):
             progress.batches += 1
             progress.bytes_sent += batch.size
@@ -310,20 +371,40 @@ class Engine:
         """Halve by owner until the one that is refused stands alone and can be named."""
         owners = list(dict.fromkeys(change.owner for change in changes))
         if len(owners) < 2:
-            progress.failures.append(Failure(_owner_text(owners), str(error)))
+            self._refuse(sink, owners[0], error, progress)
             return
         middle = len(owners) // 2
         for half in (owners[:middle], owners[middle:]):
             await self._apply(sink, _of_owners(changes, half), progress)
 
+    def _refuse(
+        self, sink: AnySink, owner: Owner | None, error: Rejected, progress: _Progress
+    ) -> None:
+        """Hold one owner back. Without the scaffold nothing works: its refusal fails the round."""
+        if owner == SCAFFOLD:
+            raise KernelError(str(error), errno=error.errno) from error
+        progress.refused.append(Refusal(owner, str(error)))
+        progress.held_back = {*progress.held_back, owner}
+        progress.is_certain = progress.is_certain and sink.is_transactional
+        self._refused.add(owner, self._clock.monotonic())
+
+    def _forget_settled(self) -> None:
+        """Forget refusals of owners that were accepted, or want nothing any more."""
+        if self._refused:
+            waiting = {change.owner for change in self.pipeline.ledger.difference()}
+            self._refused.keep(waiting)
+
+    def _wanted_by(self, owner: Owner | None) -> AnyFragment:
+        # One and the same object for every owner that wants nothing.
+        return (self.pipeline.ledger.fragment(owner) if owner else _NOTHING) or _NOTHING
+
     # --- after applying ---
 
     async def _report(self, report: RoundReport) -> RoundReport:
         measures = tuple(self.backend.measures())
-        if not report.is_success:
+        if not report.is_done:
             return replace(report, measures=measures)
-        latencies = tuple(report.finished_at - moment for moment in self._trigger_times)
-        self._trigger_times.clear()
+        latencies = self._take_latencies(report.finished_at)
         seconds, deleted = await self._delete_stale_flows()
         return replace(
             report,
@@ -335,8 +416,17 @@ class Engine:
             conntrack_deleted=deleted,
         )
 
+    def _take_latencies(self, finished_at: float) -> tuple[float, ...]:
+        """How long the changes took that are programmed now; refused Services go on waiting."""
+        waiting = {owner.service for owner in self._refused.owners() if owner is not None}
+        done = [name for name in self._trigger_times if name not in waiting]
+        return tuple(finished_at - time for name in done for time in self._trigger_times.pop(name))
+
     async def _delete_stale_flows(self) -> tuple[float | None, int]:
-        changes, self._stale_candidates = self._stale_candidates, []
+        """Delete stale flows of every service port but those that are refused: theirs stay owed."""
+        waiting = self._refused.owners()
+        owners = [owner for owner in self._stale_candidates if owner not in waiting]
+        changes = [self._stale_candidates.pop(owner) for owner in owners]
         rules = self.backend.stale_flows(changes, self.pipeline.node)
         if not rules:
             return None, 0
@@ -345,10 +435,10 @@ class Engine:
         return self._clock.monotonic() - started, deleted
 
 
+def _as_kernel_error(error: Exception) -> KernelError:
+    return error if isinstance(error, KernelError) else KernelError(fault_text(error))
+
+
 def _of_owners(changes: Sequence[AnyChange], owners: Collection[object]) -> list[AnyChange]:
     wanted = set(owners)
     return [change for change in changes if change.owner in wanted]
-
-
-def _owner_text(owners: Sequence[object]) -> str:
-    return ", ".join(str(owner) for owner in owners if owner is not None)

@@ -16,19 +16,26 @@ from kubeproxy.api.decode import (
     decode_service,
     decode_service_cidrs,
     decode_slice,
+    decode_zone,
     is_selected_service,
     is_selected_slice,
     service_name,
 )
 from kubeproxy.api.source import Delete, Event, Kind, Synced, Undecodable, Upsert
-from kubeproxy.errors import ObjectError
+from kubeproxy.errors import ObjectError, fault_text
 from kubeproxy.facts.address import family_of
 from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.logs import get_logger
+from kubeproxy.logs.limit import MOST_OBJECTS, LogLimit
 from kubeproxy.sync.engine import Engine
 
 logger = get_logger(__name__)
+
+BURST = 10
+"""How often the problems of one object are logged per minute."""
+MOST_PROBLEMS = 20
+"""How many problems of one object are logged at a time."""
 
 
 class Counters(Protocol):
@@ -68,6 +75,8 @@ class Intake:
         self._started_at = started_at
         self._awaited = {Kind.SERVICE, Kind.ENDPOINT_SLICE}
         self._service_cidrs: dict[str, tuple[str, ...]] = {}
+        # Any user may change an object many times per second. All changes are counted.
+        self._log_limit = LogLimit(burst=BURST, most_keys=MOST_OBJECTS)
 
     def send(self, event: Event) -> None:
         """Take one event. Never raises, whatever an object holds."""
@@ -94,6 +103,8 @@ class Intake:
                     self._take_service_cidr(found)
         except ObjectError as error:
             self._reject(kind, _name_of(found), str(error))
+        except Exception as fault:  # a fault of ours must not let one object stop the others
+            self._reject(kind, _name_of(found), fault_text(fault))
 
     def _delete(self, kind: Kind, namespace: str, name: str) -> None:
         match kind:
@@ -110,14 +121,22 @@ class Intake:
                 self._service_cidrs_changed()
 
     def _reject(self, kind: Kind, name: str, reason: str) -> None:
-        logger.error(reason, "Object cannot be used and is left out", kind=kind.value, name=name)
         self._counters.object_rejected(kind.value)
+        if self._log_limit.is_due(f"{kind.value} {name}"):
+            message = "Object cannot be used and is left out"
+            logger.error(reason, message, kind=kind.value, name=name)
 
     def _report_problems(self, kind: Kind, name: object, problems: tuple[str, ...]) -> None:
-        for problem in problems:
+        if not problems:
+            return
+        self._counters.object_rejected(kind.value)
+        if not self._log_limit.is_due(f"{kind.value} {name}"):
+            return
+        for problem in problems[:MOST_PROBLEMS]:
             logger.error(problem, "Part of an object is left out", kind=kind.value, name=name)
-        if problems:
-            self._counters.object_rejected(kind.value)
+        if (more := len(problems) - MOST_PROBLEMS) > 0:
+            message = "Further parts of an object are left out"
+            logger.error(None, message, kind=kind.value, name=name, count=more)
 
     # --- Services ---
 
@@ -171,7 +190,7 @@ class Intake:
     def _take_node(self, node: objects.Node) -> None:
         if node.metadata.name != self._node_name:
             return
-        zone = (node.metadata.labels and node.metadata.labels.zone) or ""
+        zone = decode_zone(node)
         self._change_node(lambda facts: replace(facts, zone=zone))
         self._node_listener.node_changed(node)
 
@@ -194,7 +213,7 @@ class Intake:
 
     def addresses_changed(self, addresses: Mapping[Family, tuple[str, ...]]) -> None:
         """The host's own addresses are now these."""
-        self._change_node(lambda facts: replace(facts, addresses=addresses[facts.family]))
+        self._change_node(lambda facts: facts.with_addresses(addresses[facts.family]))
 
     def _change_node(self, change: Callable[[NodeFacts], NodeFacts]) -> None:
         for engine in self._engines.values():

@@ -6,11 +6,12 @@ interfere. Work stops at the first equality: same facts, same plan, same item.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kubeproxy.errors import fault_text
 from kubeproxy.facts.endpoint import Endpoint, PortKey
 from kubeproxy.facts.ids import Protocol, ServiceName
 from kubeproxy.facts.node import NodeFacts, planning_facts
@@ -38,9 +39,10 @@ LARGE_CLUSTER_ENDPOINTS = 1000
 class Recomputed(Struct, frozen=True):
     """What one pass over the dirty services did."""
 
-    services: int
-    udp_changes: tuple[PlanChange, ...]
-    trigger_times: Mapping[ServiceName, tuple[float, ...]]
+    services: int = 0
+    udp_changes: tuple[PlanChange, ...] = ()
+    trigger_times: Mapping[ServiceName, tuple[float, ...]] = {}
+    faults: Mapping[ServiceName, str] = {}
 
 
 class Pipeline:
@@ -51,6 +53,8 @@ class Pipeline:
         self.ledger: Ledger[Owner, AnyItem, AnyValue] = Ledger()
         self.health_check_ports: dict[ServiceName, int] = {}
         self.local_ready: dict[ServiceName, int] = {}
+        self.faults: dict[ServiceName, str] = {}
+        """Services that planning or rendering cannot digest: what they had before stays."""
         self.planned = 0
         self.rendered = 0
         self._backend = backend
@@ -93,6 +97,7 @@ class Pipeline:
         if self._is_plan_due:
             self._is_plan_due = False
             names = self.store.names() | self._plans.keys()
+        known_faults = frozenset(self.faults)
         replaced = {name: self._replan(name) for name in names}
         self.set_node(replace(self._node, is_large_cluster=self._is_large))
         if self._is_scaffold_due:
@@ -109,7 +114,12 @@ class Pipeline:
             for name, before in replaced.items()
             for change in _udp_changes(before, self._plans.get(name, ()))
         ]
-        return Recomputed(len(names), tuple(udp_changes), dirty.trigger_times)
+        faults = {
+            name: text
+            for name, text in self.faults.items()
+            if name in names or name not in known_faults
+        }
+        return Recomputed(len(names), tuple(udp_changes), dirty.trigger_times, faults)
 
     @property
     def _is_large(self) -> bool:
@@ -118,32 +128,44 @@ class Pipeline:
     def _replan(self, name: ServiceName) -> tuple[ServicePlan, ...]:
         """Plan one Service again. Return the plans that held before."""
         self.planned += 1
-        before = self._plans.pop(name, ())
-        after: tuple[ServicePlan, ...] = ()
-        facts = self.store.service(name)
-        if facts is None:
-            self._forget_health(name)
-        else:
-            endpoints = self.store.endpoints(name)
-            after = plan_service(facts, endpoints, self._planning_node)
-            self._note_health(facts, endpoints)
+        self.faults.pop(name, None)
+        before = self._plans.get(name, ())
+        try:
+            after = self._plan(name)
+        except Exception as fault:
+            self.faults[name] = fault_text(fault)
+            return before
+        self._plans.pop(name, None)
         if after:
             self._plans[name] = after
         self._count(before, -1)
         self._count(after, +1)
         return before
 
+    def _plan(self, name: ServiceName) -> tuple[ServicePlan, ...]:
+        facts = self.store.service(name)
+        if facts is None:
+            self._forget_health(name)
+            return ()
+        endpoints = self.store.endpoints(name)
+        self._note_health(facts, endpoints)
+        return plan_service(facts, endpoints, self._planning_node)
+
     def _count(self, plans: tuple[ServicePlan, ...], sign: int) -> None:
         """Keep cluster-wide totals up to date without walking the cluster."""
-        for plan in plans:
-            self._endpoint_total += sign * plan.endpoint_count
-            if plan.has_endpoints:
-                self.no_local_internal += sign * (not plan.has_internal)
-                self.no_local_external += sign * (not plan.has_external)
+        self._endpoint_total += sign * sum(plan.endpoint_count for plan in plans)
+        internal, external = self._backend.without_local_endpoints(plans)
+        self.no_local_internal += sign * internal
+        self.no_local_external += sign * external
 
     def _render(self, plan: ServicePlan) -> None:
         self.rendered += 1
-        self.ledger.put(plan.id, self._backend.render(plan, self._rendering_node))
+        try:
+            fragment = self._backend.render(plan, self._rendering_node)
+        except Exception as fault:
+            self.faults[plan.id.service] = fault_text(fault)
+            return
+        self.ledger.put(plan.id, fragment)
 
     def _render_everything(self) -> None:
         wanted = {plan.id for plan in self.plans()} | {SCAFFOLD}
@@ -185,10 +207,9 @@ class Pipeline:
         self.health_check_ports.pop(name, None)
         self.local_ready.pop(name, None)
 
-    def changes(self, sink: AnySink, *, accept: Callable[[AnyChange], bool]) -> list[AnyChange]:
-        """What must change of the sink's items, and passes `accept`."""
-        found = self.ledger.difference(lambda item: isinstance(item, sink.item_types))
-        return [change for change in found if accept(change)]
+    def changes(self, sink: AnySink) -> list[AnyChange]:
+        """What must change of the sink's items."""
+        return self.ledger.difference(lambda item: isinstance(item, sink.item_types))
 
     def resync(self, sink: AnySink, found: AnyFragment) -> int:
         """Reset the ledger to what the sink has read. Return the number of items that differed."""

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from kubeproxy.facts.ids import Family
-from kubeproxy.modes.base import Measure
+from kubeproxy.facts.ids import Family, ServiceName
+from kubeproxy.modes.base import Measure, Owner
 
 
-class Failure(Struct, frozen=True):
-    """One owner (or the round as a whole, with an empty owner) that could not be programmed."""
+class Refusal(Struct, frozen=True):
+    """Why a port of a Service, or the whole Service, could not be programmed.
 
-    owner: str
+    The owner is None for items that nothing wants any more.
+    """
+
+    owner: Owner | ServiceName | None
     message: str
+
+    @property
+    def service(self) -> ServiceName | None:
+        return self.owner if isinstance(self.owner, ServiceName | None) else self.owner.service
+
+    @property
+    def text(self) -> str:
+        return self.message if self.owner is None else f"{self.owner}: {self.message}"
 
 
 class RoundReport(Struct, frozen=True):
@@ -20,9 +31,13 @@ class RoundReport(Struct, frozen=True):
 
     `finished_at` is wall clock time in seconds; `duration_seconds` and `conntrack_seconds` are
     spans of steady time. `programming_latencies` are the seconds from each EndpointSlice trigger
-    time to the end of this round, only when it succeeded.
-    `no_local_internal`/`no_local_external` count service ports whose Local policy finds
-    endpoints, but none on this node.
+    time to the end of this round, of the Services that are programmed now.
+
+    `error` is why the round failed as a whole: what the kernel holds is then unknown. `refused` are
+    the owners that the kernel refused in a round that is otherwise done; `held_back` counts all
+    that are refused at present, tried in this round or not.
+    `no_local_internal`/`no_local_external` count service ports (in ipvs mode Services) whose Local
+    policy finds endpoints, but none on this node.
     """
 
     family: Family
@@ -35,7 +50,9 @@ class RoundReport(Struct, frozen=True):
     bytes_sent: int = 0
     drifted_items: int = 0
     drift: str = ""
-    failures: tuple[Failure, ...] = ()
+    error: str = ""
+    refused: tuple[Refusal, ...] = ()
+    held_back: int = 0
     programming_latencies: tuple[float, ...] = ()
     no_local_internal: int = 0
     no_local_external: int = 0
@@ -44,5 +61,15 @@ class RoundReport(Struct, frozen=True):
     measures: tuple[Measure, ...] = ()
 
     @property
+    def is_done(self) -> bool:
+        """Is everything programmed, except for the owners that were refused?"""
+        return not self.error
+
+    @property
     def is_success(self) -> bool:
-        return not self.failures
+        return not self.error and not self.refused
+
+    @property
+    def failure_text(self) -> str:
+        """What went wrong, for people; empty after a success."""
+        return "; ".join(filter(None, (self.error, *(refusal.text for refusal in self.refused))))
