@@ -195,7 +195,7 @@ EXEC = "command: x, apiVersion: client.authentication.k8s.io/v1, interactiveMode
             " unable to read client-key /no/k for u due to open /no/k: no such file or directory]",
         ),
         (
-            config(user="token: x, username: y, password: z"),
+            config(user="token: x, username: me, password: z"),
             "more than one authentication method found for u; found [token basicAuth], "
             "only one is allowed",
         ),
@@ -241,6 +241,31 @@ EXEC = "command: x, apiVersion: client.authentication.k8s.io/v1, interactiveMode
 )
 def test_what_is_wrong_with_the_chosen_context(tmp_path: Path, text: str, message: str) -> None:
     assert problem(tmp_path, text) == f"invalid configuration: {message}"
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        "https://CONTROL_PLANE_ADDRESS:6443",
+        "CONTROL_PLANE_ADDRESS",
+        "https://<control-plane>:6443",
+        "https://${API_SERVER}:6443",
+        "https://{{ .Values.server }}",
+    ],
+)
+def test_a_placeholder_ends_the_start_with_what_to_write_and_where(
+    tmp_path: Path, server: str
+) -> None:
+    text = problem(tmp_path, config(server=server))
+    assert f'server "{server}" of cluster "c" has a placeholder: write the address of' in text
+    assert f"as clusters[].cluster.server into {tmp_path}" in text
+
+
+@pytest.mark.parametrize(
+    "server", ["https://API.EXAMPLE.ORG:6443", "https://a_b:6443", "https://h/A_B", "HOST"]
+)
+def test_an_unusual_server_is_no_placeholder(tmp_path: Path, server: str) -> None:
+    access_from(read_kubeconfig([write(tmp_path, config(server=server))]))
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,7 @@ async def test_an_unreadable_file_is_named_and_read_once_it_may_be(
         stop_logging()
     error = capfd.readouterr().err
     assert "Manifest is left as it was before" in error
-    assert "Permission denied" in error and "a.yaml" in error
+    assert "permission denied" in error and "a.yaml" in error
 
 
 async def test_an_unreadable_directory_keeps_what_was_known(open_path: Path) -> None:

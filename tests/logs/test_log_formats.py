@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 
 import pytest
@@ -109,3 +109,20 @@ def test_a_json_error_has_no_verbosity() -> None:
 def test_keys_of_json_come_in_order() -> None:
     line = format_json(Entry(message="m", severity=Severity.ERROR, error="bad", values={"a": 1}))
     assert list(json.loads(line)) == ["ts", "caller", "msg", "err", "a"]
+
+
+def test_no_text_reaches_a_terminal_as_a_command() -> None:
+    """A value of several lines, or a library's message, is not quoted but still harmless."""
+    assert text_value("a\n\x1b[2Jb\r\x9b") == "<\n\ta\n\t\\x1b[2Jb\\r\\u009b\n >"
+    line = format_text(Entry(message="a\tb\n\x1bc", is_structured=False))
+    assert line.endswith("] a\tb\n\\x1bc\n")
+
+
+@pytest.mark.parametrize("formatter", [format_text, format_json])
+@pytest.mark.parametrize("value", ["x\udcff", "x\n\udcff", ["x\udcff"], {"x\udcff": ["x\udcff"]}])
+def test_bytes_that_are_no_text_lose_no_line(
+    value: object, formatter: Callable[[Entry], str]
+) -> None:
+    """As in the name of a file. Otherwise the line cannot be written at all."""
+    line = formatter(entry("hello", file=value))
+    assert "hello" in line and "x" in line and line.encode()

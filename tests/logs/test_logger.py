@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +19,7 @@ from kubeproxy.logs import (
     setup_logging,
     stop_logging,
 )
+from kubeproxy.logs.handler import InfoStream
 
 
 class Streams:
@@ -164,3 +167,27 @@ def test_setting_up_again_replaces_the_first(streams: Streams) -> None:
     log.info("once")
     assert streams.err.getvalue() == ""
     assert json.loads(second.err.getvalue())["msg"] == "once"
+
+
+def test_a_buffered_log_is_written_again_when_the_disk_has_room() -> None:
+    """A failed write must not end the thread that writes regularly."""
+    failures = 3
+
+    class Disk(io.StringIO):
+        def flush(self) -> None:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    disk = Disk()
+    stream = InfoStream(disk, buffer_bytes=1000, flush_seconds=0.001)
+    deadline = time.monotonic() + 60
+    while failures:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    stream.write("at last")
+    while "at last" not in disk.getvalue():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    stream.stop()

@@ -45,6 +45,8 @@ class ApiServerOptions(msgspec.Struct, frozen=True, gc=False):
     content_type: str = ""
     qps: float = DEFAULT_QPS
     burst: int = DEFAULT_BURST
+    streams: bool = True
+    """Gate WatchListClient: try streaming lists before pages."""
 
 
 class ApiServerSource:
@@ -58,13 +60,19 @@ class ApiServerSource:
     @classmethod
     def open(cls, options: ApiServerOptions, observer: Observer) -> ApiServerSource:
         """Find the credentials the options describe. Raises `ConfigError` if they are wrong."""
+        if not options.kubeconfig and not options.master:
+            logger.info(
+                "Neither kubeconfig file nor master URL was specified, falling back to in-cluster"
+                " config"
+            )
         found = find_access(kubeconfig=options.kubeconfig, master=options.master)
         for warning in found.warnings:
             logger.info(warning)
         if options.content_type not in _EXPECTED_CONTENT_TYPES:
             logger.info("This client speaks JSON only", contentType=options.content_type)
         limits = ClientSettings(qps=options.qps, burst=options.burst)
-        return cls(connect(found.access, observer=observer, settings=limits))
+        client = connect(found.access, observer=observer, settings=limits)
+        return cls(client, settings=ReflectorSettings(streams=options.streams))
 
     @property
     def needs_node(self) -> bool:

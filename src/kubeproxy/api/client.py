@@ -22,12 +22,21 @@ from kubeproxy.api.auth.proxy import choose_proxy
 from kubeproxy.api.limits import DEFAULT_BURST, DEFAULT_QPS, TokenBucket
 from kubeproxy.api.observer import Observer
 from kubeproxy.api.problems import TOO_MANY_REQUESTS, Unauthorized, api_error
-from kubeproxy.api.transport import HttpSettings, HttpTransport, Request, Response, Transport
+from kubeproxy.api.transport import (
+    HttpSettings,
+    HttpTransport,
+    Request,
+    Response,
+    TooLarge,
+    Transport,
+)
 from kubeproxy.api.watch import Status, decode_status
 from kubeproxy.errors import ApiError, Expired
 
 MAX_RETRIES = 10
 LONGEST_RETRY_SECONDS = 120.0
+MOST_STATUS_BYTES = 1 << 20
+"""A Status has a few hundred. What is larger is some other program's page."""
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
@@ -146,7 +155,7 @@ class Client:
             self._observer.answered(method=method, host=host, seconds=seconds, sent=sent)
 
     async def _raise_error(self, request: Request, response: Response, login: Login) -> None:
-        status = decode_status(await response.read())
+        status = await _read_status(response)
         reason = api_error(str(request), response.status, status)
         if isinstance(reason, Unauthorized):
             self._credentials.discard(login)
@@ -157,6 +166,14 @@ class Client:
         if seconds is not None and not isinstance(reason, Expired):
             raise _RetryLater(reason, str(response.status), seconds, allowed=MAX_RETRIES)
         raise reason
+
+
+async def _read_status(response: Response) -> Status:
+    """Return the Status in an error response, or an empty one where it has none."""
+    try:
+        return decode_status(await response.read(MOST_STATUS_BYTES))
+    except TooLarge:
+        return Status()
 
 
 class _RetryLater(Exception):

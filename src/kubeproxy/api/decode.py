@@ -404,6 +404,11 @@ def decode_pod_cidrs(node: objects.Node) -> tuple[str, ...]:
     return tuple((node.spec and node.spec.pod_cidrs) or ())
 
 
+def decode_zone(node: objects.Node) -> str:
+    """Return the zone that the Node is in, or an empty text."""
+    return (node.metadata.labels and node.metadata.labels.zone) or ""
+
+
 def is_eligible_node(node: objects.Node | None) -> bool:
     """May a load balancer send traffic to this node?"""
     if node is None or node.metadata.deletion_timestamp is not None:

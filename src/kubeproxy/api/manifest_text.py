@@ -1,21 +1,26 @@
 """The objects in a manifest's text: YAML or JSON, one document or many, lists of any kind. Pure.
 
-Objects of kinds that the proxy does not watch are passed over. An object that cannot be used is
-named with the reason and the remedy, and the others of its file stay usable. A text that is no
-manifest at all raises `ObjectError`.
+Objects of kinds that the proxy does not watch are passed over. What an API server would fill in (a
+namespace, port names, the other spelling of the cluster IP) is filled in here. An object that
+cannot be used is named with the reason and the remedy, and the others of its file stay usable. A
+text that is no manifest at all raises `ObjectError`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from kubeproxy.api.objects import SERVICE_NAME_LABEL
+from kubeproxy.api.json_text import NotJson, Parsed, parse_json
+from kubeproxy.api.manifest_fields import unknown_fields
+from kubeproxy.api.objects import SERVICE_NAME_LABEL, EndpointSlice, Service, ServiceSpec
 from kubeproxy.api.source import Kind, Object, Undecodable
 from kubeproxy.errors import ObjectError
+from kubeproxy.facts.address import parse_ip
+from kubeproxy.go.yaml import YamlError, parse_documents
 
 _KINDS = {kind.value: kind for kind in Kind}
 _GROUPS = {
@@ -25,45 +30,54 @@ _GROUPS = {
     Kind.SERVICE_CIDR: "networking.k8s.io/",
 }
 _NAMESPACED = frozenset({Kind.SERVICE, Kind.ENDPOINT_SLICE})
+_LONGEST_SHOWN = 60
+_Value = TypeVar("_Value")
 
 Key: TypeAlias = tuple[Kind, str, str]
 """Kind, namespace, name."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The objects of one file, and in `problems` those that cannot be used."""
+    """The objects of one file."""
 
     objects: Mapping[Key, Object] = {}
     problems: tuple[Undecodable, ...] = ()
+    """The objects that cannot be used."""
+    notes: tuple[str, ...] = ()
+    """What stands in the file and has no effect: unknown fields, ignored kinds."""
+    target_ports: Mapping[Key, Mapping[str, int]] = {}
+    """Each Service's numeric target ports by the name of their port."""
+
+
+class _Reading:
+    """What was found so far in one file. Dictionaries keep the order and name things once."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Key, Object] = {}
+        self.problems: dict[Undecodable, None] = {}
+        self.notes: dict[str, None] = {}
+        self.target_ports: dict[Key, Mapping[str, int]] = {}
+
+    def result(self) -> Manifest:
+        return Manifest(self.objects, tuple(self.problems), tuple(self.notes), self.target_ports)
+
+
+def decode_text(data: bytes) -> str:
+    """Return the text of a file. Raises ObjectError for other encodings than UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        text = f"not text in UTF-8 (byte {error.start}); save the file in this encoding"
+        raise ObjectError(text) from error
 
 
 def parse_manifest(text: str) -> Manifest:
     """Return the objects of watched kinds in this text. Raises ObjectError if it is no manifest."""
-    try:
-        return _parse(text)
-    except msgspec.DecodeError as error:
-        raise ObjectError(f"not JSON: {error}") from error
-    except RecursionError:
-        raise ObjectError("it is nested too deeply, or contains itself") from None
-
-
-def _parse(text: str) -> Manifest:
-    found: dict[Key, Object] = {}
-    problems: list[Undecodable] = []
-    for document in _documents(text):
+    reading = _Reading()
+    for document in _documents(text, reading):
         for item in _flatten(document):
-            _take(item, found, problems)
-    return Manifest(found, tuple(problems))
-
-
-def _documents(text: str) -> Iterable[object]:
-    """Return the documents of a file. JSON is YAML too, but a JSON parser is much faster."""
-    if text.lstrip().startswith(("{", "[")):
-        try:
-            return _json_documents(text)
-        except msgspec.DecodeError as error:
-            return _yaml_documents(text, f"neither JSON: {error}, nor YAML")
-    return _yaml_documents(text, "not YAML")
+            _take(item, reading)
+    return reading.result()
 
 
 class _JsonList(msgspec.Struct):
@@ -73,44 +87,59 @@ class _JsonList(msgspec.Struct):
     items: list[msgspec.Raw]
 
 
-def _json_documents(text: str) -> Iterable[object]:
+_JSON_LIST = msgspec.json.Decoder(_JsonList)
+_JSON = msgspec.json.Decoder(object)
+
+
+def _documents(text: str, reading: _Reading) -> Iterable[object]:
+    """Return the documents of a file. JSON is YAML too, but a JSON parser is much faster."""
+    if not text.lstrip().startswith(("{", "[")):
+        return _yaml_documents(text, "not YAML", reading)
+    try:
+        return _json_documents(text.encode("utf-8", "surrogatepass"), reading)
+    except NotJson as error:
+        problem = f"neither JSON: {error}, nor YAML"
+        # What ends too early as JSON does so as YAML: the slow parser would find nothing else.
+        if "truncated" in str(error):
+            raise ObjectError(problem) from error
+        return _yaml_documents(text, problem, reading)
+
+
+def _json_documents(data: bytes, reading: _Reading) -> Iterable[object]:
     """Return the one document, or the items of a list one by one, which saves most memory."""
     try:
-        found = msgspec.json.decode(text, type=_JsonList)
-    except msgspec.ValidationError:
-        return [msgspec.json.decode(text)]
-    if not found.kind.endswith("List"):
-        return [msgspec.json.decode(text)]
-    return ({"kind": found.kind, "items": [msgspec.json.decode(item)]} for item in found.items)
+        found = _noted(parse_json(_JSON_LIST, data), reading)
+        is_list = found.kind.endswith("List")
+    except NotJson:
+        is_list = False
+    if not is_list:
+        return [_noted(parse_json(_JSON, data), reading)]
+    return ({"kind": found.kind, "items": [_json_item(item)]} for item in found.items)
 
 
-def _yaml_documents(text: str, problem: str) -> list[object]:
-    import yaml
-
+def _json_item(item: msgspec.Raw) -> object:
     try:
-        found = [d for d in yaml.load_all(text, _loader()) if d is not None]
-    except (yaml.YAMLError, ValueError, LookupError) as error:
-        # ValueError and LookupError come from an explicit tag on a text of another type.
-        raise ObjectError(f"{problem}: {' '.join(str(error).split())}") from error
+        return parse_json(_JSON, item).value
+    except NotJson as error:
+        raise ObjectError(f"not JSON: {error}") from error
+
+
+def _noted(parsed: Parsed[_Value], reading: _Reading) -> _Value:
+    if parsed.is_repaired:
+        reading.notes.setdefault("a field is nested too deeply and is ignored")
+    return parsed.value
+
+
+def _yaml_documents(text: str, problem: str, reading: _Reading) -> list[object]:
+    try:
+        found = [document for document in parse_documents(text) if document.value is not None]
+    except YamlError as error:
+        raise ObjectError(f"{problem}: {error}") from error
     if not found:
         raise ObjectError("the file is empty")
-    return found
-
-
-@lru_cache(maxsize=1)
-def _loader() -> type:
-    """Return a YAML loader that leaves time stamps as text, as the API does."""
-    import yaml
-
-    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-        pass
-
-    Loader.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith("timestamp")]
-        for first, resolvers in Loader.yaml_implicit_resolvers.items()
-    }
-    Loader.add_constructor("tag:yaml.org,2002:timestamp", Loader.construct_yaml_str)
-    return Loader
+    for document in found:
+        reading.notes |= dict.fromkeys(document.duplicates)
+    return [document.value for document in found]
 
 
 def _flatten(document: object) -> Iterator[object]:
@@ -118,11 +147,11 @@ def _flatten(document: object) -> Iterator[object]:
     if isinstance(document, list):
         for element in document:
             yield from _flatten(element)
-    elif isinstance(document, dict) and str(document.get("kind", "")).endswith("List"):
-        item_kind = str(document["kind"]).removesuffix("List")
+    elif isinstance(document, dict) and _text(document.get("kind")).endswith("List"):
+        item_kind = _text(document["kind"]).removesuffix("List")
         items = document.get("items") or []
         if not isinstance(items, list):
-            raise ObjectError(f"items of a {item_kind}List are not a list")
+            raise ObjectError(f"items of a {item_kind[:_LONGEST_SHOWN]}List are not a list")
         for element in items:
             yield from _flatten(
                 {"kind": item_kind, **element} if isinstance(element, dict) else element
@@ -131,44 +160,83 @@ def _flatten(document: object) -> Iterator[object]:
         yield document
 
 
-def _take(item: object, found: dict[Key, Object], problems: list[Undecodable]) -> None:
+def _take(item: object, reading: _Reading) -> None:
     if not isinstance(item, dict) or not item.get("kind"):
-        raise ObjectError(f"expected an object with a kind, found {str(item)[:60]!r}")
-    kind = _KINDS.get(str(item["kind"]))
+        raise ObjectError(f"expected an object with a kind, found {_describe(item)}")
+    kind = _KINDS.get(_text(item["kind"]))
     if kind is None or not _is_of_group(kind, item):
-        return  # Deployments and the like are often in the same files.
+        reading.notes.setdefault(_ignored(item))
+        return
     name = _name(item)
     try:
-        decoded = msgspec.convert(item, kind.object_type)
-        _require(decoded.metadata.name, "metadata.name is missing")
-        _require_usable(kind, item)
-    except (msgspec.ValidationError, ObjectError) as error:
-        problems.append(Undecodable(kind, name, str(error)))
+        decoded = _decode(kind, item)
+        reading.notes |= dict.fromkeys(_notes(kind, name, item, decoded))
+    # Whatever one object makes our code raise ends at that object.
+    except Exception as error:
+        reading.problems.setdefault(Undecodable(kind, name, str(error) or type(error).__name__))
         return
-    namespace = decoded.metadata.namespace
-    if kind in _NAMESPACED and not namespace:
-        namespace = "default"
-        decoded = msgspec.structs.replace(
-            decoded, metadata=msgspec.structs.replace(decoded.metadata, namespace=namespace)
-        )
-    key = (kind, namespace, decoded.metadata.name)
-    if key in found:
-        problems.append(Undecodable(kind, name, "the file holds another object of this name"))
-    else:
-        found[key] = decoded
+    key = (kind, decoded.metadata.namespace, decoded.metadata.name)
+    if key in reading.objects:
+        text = "the file holds another object of this name"
+        reading.problems.setdefault(Undecodable(kind, name, text))
+        return
+    reading.objects[key] = decoded
+    if kind is Kind.SERVICE and (targets := _target_ports(item)):
+        reading.target_ports[key] = targets
+
+
+def _text(value: object) -> str:
+    """Return a text, and an empty one for anything else: a list may be large, even endless."""
+    return value if isinstance(value, str) else ""
+
+
+def _describe(item: object) -> str:
+    """Name a value in few words, however large it is."""
+    match item:
+        case dict():
+            fields = ", ".join(repr(str(name)[:_LONGEST_SHOWN]) for name in list(item)[:5])
+            return f"an object with {f'the fields {fields}' if fields else 'no fields'}"
+        case list():
+            return f"a list of {len(item)} elements"
+        case str():
+            return repr(item[:_LONGEST_SHOWN])
+        case _:
+            return str(item)[:_LONGEST_SHOWN]
+
+
+def _ignored(item: Mapping[str, object]) -> str:
+    kind, version = _text(item["kind"]), _text(item.get("apiVersion"))
+    advice = "; write an EndpointSlice instead" if kind == "Endpoints" else ""
+    of = f" of {version[:_LONGEST_SHOWN]}" if version else ""
+    return f"kind {kind[:_LONGEST_SHOWN]}{of} is ignored{advice}"
 
 
 def _is_of_group(kind: Kind, item: Mapping[str, object]) -> bool:
     """Is it not another group's kind of the same name (Knative's Service)? No version passes."""
-    return str(item.get("apiVersion", _GROUPS[kind])).startswith(_GROUPS[kind])
+    version = item.get("apiVersion", _GROUPS[kind])
+    return _text(version).startswith(_GROUPS[kind])
 
 
 def _name(item: Mapping[str, object]) -> str:
     meta = item.get("metadata")
     if not isinstance(meta, dict):
         return ""
-    namespace, name = meta.get("namespace"), str(meta.get("name", ""))[:80]
-    return f"{str(namespace)[:80]}/{name}" if namespace else name
+    namespace, name = _text(meta.get("namespace"))[:80], _text(meta.get("name"))[:80]
+    return f"{namespace}/{name}" if namespace else name
+
+
+def _decode(kind: Kind, item: Mapping[str, object]) -> Object:
+    """Decode an object and fill in what an API server would. Raises ValueError, ObjectError."""
+    decoded = msgspec.convert(item, kind.object_type)
+    _require(decoded.metadata.name, "metadata.name is missing")
+    if kind in _NAMESPACED and not decoded.metadata.namespace:
+        decoded = replace(decoded, metadata=replace(decoded.metadata, namespace="default"))
+    match decoded:
+        case Service():
+            return replace(decoded, spec=_complete_spec(decoded.spec))
+        case EndpointSlice():
+            return _complete_slice(decoded)
+    return decoded
 
 
 def _require(value: object, message: str) -> None:
@@ -176,21 +244,57 @@ def _require(value: object, message: str) -> None:
         raise ObjectError(message)
 
 
-def _require_usable(kind: Kind, item: Mapping[str, object]) -> None:
-    """Check what an API server would have filled in. Raises `ObjectError` if it is missing."""
-    if kind is Kind.SERVICE:
-        spec = item.get("spec")
-        spec = spec if isinstance(spec, dict) else {}
-        if spec.get("type") != "ExternalName":
-            _require(
-                spec.get("clusterIP"),
-                "spec.clusterIP is missing: without a cluster nobody allocates one, so write the"
-                " address you want the Service to have (or None for a headless Service)",
+def _complete_spec(spec: ServiceSpec) -> ServiceSpec:
+    """Return the spec with both spellings of its cluster IPs, and with their families."""
+    if spec.type == "ExternalName":
+        return spec
+    ips = spec.cluster_ips or ([spec.cluster_ip] if spec.cluster_ip else [])
+    _require(
+        ips,
+        "spec.clusterIP is missing: without a cluster there is nothing that allocates one, so write"
+        " the address you want the Service to have (or None for a headless Service)",
+    )
+    first = spec.cluster_ip or ips[0]
+    if first != ips[0]:
+        raise ObjectError("spec.clusterIP is not the first of spec.clusterIPs: write it in one")
+    families = spec.ip_families
+    parsed = [parse_ip(ip) for ip in ips]
+    if not families and len(ips) > 1:
+        families = [found[0].value for found in parsed if found is not None]
+    return replace(spec, cluster_ip=first, cluster_ips=ips, ip_families=families)
+
+
+def _complete_slice(found: EndpointSlice) -> EndpointSlice:
+    """Return the slice with names for its ports: a single port needs none."""
+    _require(
+        found.metadata.labels and found.metadata.labels.service_name,
+        f"label {SERVICE_NAME_LABEL} is missing: it says which Service the slice serves",
+    )
+    ports = found.ports or []
+    if all(port.name is not None for port in ports):
+        return found
+    return replace(found, ports=[replace(port, name=port.name or "") for port in ports])
+
+
+def _notes(kind: Kind, name: str, item: Mapping[str, object], decoded: Object) -> Iterator[str]:
+    """Yield what has no effect in a usable object."""
+    for path in unknown_fields(kind, item):
+        yield f'{kind.value} {name}: unknown field "{path}" is ignored'
+    if isinstance(decoded, Service):
+        spec = decoded.spec
+        for family in (spec.ip_families or [])[len(spec.cluster_ips or []) :]:
+            yield (
+                f"Service {name}: spec.ipFamilies has {family[:_LONGEST_SHOWN]}, but"
+                " spec.clusterIPs has no address of it"
             )
-    elif kind is Kind.ENDPOINT_SLICE:
-        meta = item.get("metadata")
-        labels = meta.get("labels") if isinstance(meta, dict) else None
-        _require(
-            isinstance(labels, dict) and labels.get(SERVICE_NAME_LABEL),
-            f"label {SERVICE_NAME_LABEL} is missing: it says which Service the slice serves",
-        )
+
+
+def _target_ports(item: Mapping[str, object]) -> Mapping[str, int]:
+    """Return the numeric target ports of a Service that was decoded, by the names of its ports."""
+    spec = item.get("spec")
+    ports = spec.get("ports") if isinstance(spec, dict) else None
+    return {
+        _text(port.get("name")): port["targetPort"]
+        for port in ports or ()
+        if isinstance(port, dict) and type(port.get("targetPort")) is int
+    }

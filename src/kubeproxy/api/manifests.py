@@ -1,32 +1,57 @@
 """A source of objects without a cluster: a watched file or directory of YAML or JSON manifests.
 
-A file is read when its writer has closed it. A file that cannot be read or parsed, or that is
-empty, is taken for half-written: it is named in the log and its earlier objects stay. When a file
-is deleted, so are its objects.
+A file is read when its writer has closed it, also behind a link. A file that cannot be parsed, or
+that is empty, is taken for half-written: it is named in the log and its earlier objects stay. When
+a file is deleted, so are its objects.
+
+What cannot be read is tried again: a file, or the directory. A directory that vanishes, becomes
+unreadable or is replaced by an empty one (a volume that was unmounted looks like this) keeps its
+last objects until there are manifests again. Where the kernel cannot watch, the files are looked at
+every few seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from kubeproxy.api import objects
-from kubeproxy.api.manifest_text import Key, Manifest, parse_manifest
+from kubeproxy.api.backoff import Backoff, BackoffPolicy
+from kubeproxy.api.manifest_links import Place, is_dangling, places_of, real_path
+from kubeproxy.api.manifest_ports import unserved_targets
+from kubeproxy.api.manifest_text import Key, Manifest, decode_text, parse_manifest
 from kubeproxy.api.source import Delete, Inbox, Kind, Object, Synced, Undecodable, Upsert
-from kubeproxy.errors import ConfigError, ObjectError
+from kubeproxy.errors import ConfigError, KernelError
 from kubeproxy.go.text import format_os_error
+from kubeproxy.kernel.files import read_regular
 from kubeproxy.kernel.inotify import CHANGES, EventMask, FileEvent, FileWatch
 from kubeproxy.logs import get_logger
 
 logger = get_logger(__name__)
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
+_ENDINGS = tuple(SUFFIXES)
 SETTLE_SECONDS = 0.005
 """One save causes several file events. After this pause a file is read once for all of them."""
+RETRY = BackoffPolicy(initial_seconds=0.5, cap_seconds=5.0, jitter=0.0, reset_seconds=30.0)
+"""How long to wait before something that could not be read is tried again."""
+MOST_BYTES = 100 << 20
+"""As large as one file may be. Tens of thousands of Services fit in."""
+LOOK_SECONDS = 5.0
+"""How often files are looked at where the kernel cannot watch them."""
 
 _DATA_LINK = "..data"
 """The link by which a mounted ConfigMap points to its current version."""
+
+
+class _Lost(OSError):
+    """The directory is there, but it is not the one that held the manifests."""
 
 
 class ManifestSource:
@@ -35,14 +60,22 @@ class ManifestSource:
     def __init__(self, path: Path) -> None:
         try:
             path.stat()
-        except OSError as error:
-            raise ConfigError(f"--manifests {path}: {format_os_error(error)}") from error
+        except (OSError, ValueError) as error:
+            reason = format_os_error(error) if isinstance(error, OSError) else str(error)
+            raise ConfigError(f"--manifests {path}: {reason}") from error
         self._path = path
         self._directory = path if path.is_dir() else path.parent
         self._files: dict[Path, Manifest] = {}
-        self._signatures: dict[Path, tuple[int, int, int]] = {}
+        self._signatures: dict[Path, tuple[int, ...]] = {}
+        self._identity: tuple[int, int] | None = None
         self._clashes: frozenset[Undecodable] = frozenset()
         self._unreported: list[Undecodable] = []
+        self._notes: frozenset[str] = frozenset()
+        self._failures: dict[Path, str] = {}
+        self._links: dict[Path, tuple[Place, ...]] = {}
+        self._own_places: tuple[Place, ...] = ()
+        self._can_watch = True
+        self._backoff = Backoff(RETRY)
 
     @property
     def needs_node(self) -> bool:
@@ -70,23 +103,119 @@ class ManifestSource:
 
     async def run(self, inbox: Inbox, node_name: str) -> None:
         """Deliver what is there, then what changes, until cancelled. All Nodes are delivered."""
-        with FileWatch() as watch:
+        with ExitStack() as stack:
+            watch = self._open_watch(stack)
             self._add_watches(watch)
-            held = self._deliver({}, self._scan(None), inbox)
+            held = self._deliver({}, await self._scan_aside(None), inbox)
+            # The scan has found the links, whose targets are watched from now on.
+            self._add_watches(watch)
             for kind in Kind:
                 inbox.send(Synced(kind))
             while True:
-                names = self._changed(await watch.wait())
+                names = await self._changes(watch)
                 if names is None or names:
                     await asyncio.sleep(SETTLE_SECONDS)
                     self._add_watches(watch)
-                    held = self._deliver(held, self._scan(names), inbox)
+                    held = self._deliver(held, await self._scan_aside(names), inbox)
+                    self._add_watches(watch)
 
-    def _add_watches(self, watch: FileWatch) -> None:
-        """Watch the directory, and its parent for another directory that takes its place."""
-        for directory in dict.fromkeys((self._path.parent, self._directory)):
-            if directory.is_dir():
+    # --- watching ---
+
+    def _open_watch(self, stack: ExitStack) -> FileWatch | None:
+        try:
+            return stack.enter_context(FileWatch())
+        except KernelError as error:
+            self._report_blindness(error)
+            return None
+
+    def _add_watches(self, watch: FileWatch | None) -> None:
+        """Watch the directory, its parent for another one in its place, and targets of links."""
+        self._own_places = places_of(self._path)
+        if watch is None:
+            return
+        directories = [directory for directory, _ in self._own_places]
+        directories.append(self._watched_directory)
+        directories += (place[0] for places in self._links.values() for place in places)
+        for directory in dict.fromkeys(directories):
+            try:
                 watch.add(directory, CHANGES | EventMask.ATTRIB)
+            except KernelError as error:
+                # What is not there is in `_failures`, and tried again.
+                if directory.is_dir() and os.access(directory, os.R_OK):
+                    self._report_blindness(error)
+
+    def _report_blindness(self, error: KernelError) -> None:
+        if self._can_watch:
+            logger.error(
+                error,
+                "Manifests cannot be watched and are looked at every few seconds; raise"
+                " fs.inotify.max_user_watches and fs.inotify.max_user_instances",
+                path=str(self._path),
+            )
+        self._can_watch = False
+
+    @property
+    def _watched_directory(self) -> Path:
+        """The directory of the manifests, without links in its path."""
+        real = real_path(self._own_places)
+        return real if self._path == self._directory else real.parent
+
+    async def _changes(self, watch: FileWatch | None) -> set[str] | None:
+        """Wait for changes. Return the names of the files to read again, or None for all."""
+        if watch is None:
+            await asyncio.sleep(LOOK_SECONDS)
+            return None
+        try:
+            async with asyncio.timeout(self._retry_seconds()):
+                return self._changed(await watch.wait())
+        except TimeoutError:
+            return None
+
+    def _retry_seconds(self) -> float | None:
+        """Return how long to wait at most, or None if nothing is to be tried again."""
+        if self._failures:
+            return self._backoff.fail(asyncio.get_running_loop().time(), 0.0)
+        return None if self._can_watch else LOOK_SECONDS
+
+    def _changed(self, events: list[FileEvent]) -> set[str] | None:
+        """Return the names of the files to read again, or None for all.
+
+        Only files with an event count. Another one that is being written right now keeps its
+        earlier objects until its writer closes it.
+        """
+        names: set[str] = set()
+        for event in events:
+            if self._concerns_all(event):
+                return None
+            if self._is_complete(event):
+                names |= self._names_behind(event)
+        return names if self._path == self._directory else names & {self._path.name}
+
+    def _concerns_all(self, event: FileEvent) -> bool:
+        if event.mask & EventMask.OVERFLOW or not event.name:
+            return True  # The kernel dropped events, or a watched directory itself changed.
+        # A ConfigMap that points to its next version, or what our path leads through.
+        is_inside = event.directory == self._watched_directory
+        if is_inside and event.name == _DATA_LINK:
+            return True
+        is_way = (event.directory, event.name) in self._own_places
+        return is_way and not (is_inside and self._path != self._directory)
+
+    def _names_behind(self, event: FileEvent) -> set[str]:
+        """Return the names of the files that lead to what has changed."""
+        place = (event.directory, event.name)
+        names = {path.name for path, places in self._links.items() if place in places}
+        if event.directory == self._watched_directory:
+            names.add(self._path.name if place in self._own_places else event.name)
+        return names
+
+    def _is_complete(self, event: FileEvent) -> bool:
+        """Can the file be read? A new file only when its writer closes it, a link at once."""
+        if event.mask & ~(EventMask.CREATE | EventMask.MODIFY):
+            return True
+        return (event.directory / event.name).is_symlink()
+
+    # --- delivering ---
 
     def _deliver(
         self, held: Mapping[Key, Object], wanted: Mapping[Key, Object], inbox: Inbox
@@ -105,58 +234,62 @@ class ManifestSource:
         unreported, self._unreported = self._unreported, []
         return unreported
 
-    def _changed(self, events: list[FileEvent]) -> set[str] | None:
-        """Return the names of the files to read again, or None for all.
-
-        Only files with an event count. Another one that is being written right now keeps its
-        earlier objects until its writer closes it.
-        """
-        names: set[str] = set()
-        for event in events:
-            is_inside = event.directory == self._directory
-            if self._concerns_all(event, is_inside):
-                return None
-            if is_inside and self._is_complete(event):
-                names.add(event.name)
-        return names if self._path == self._directory else names & {self._path.name}
-
-    def _concerns_all(self, event: FileEvent, is_inside: bool) -> bool:
-        if event.mask & EventMask.OVERFLOW:
-            return True  # The kernel dropped events.
-        # The directory itself, or a ConfigMap that points to its next version.
-        return event.name in ("", _DATA_LINK) if is_inside else event.name == self._directory.name
-
-    def _is_complete(self, event: FileEvent) -> bool:
-        """Can the file be read? A new file only when its writer closes it, a link at once."""
-        if event.mask & ~(EventMask.CREATE | EventMask.MODIFY):
-            return True
-        return (event.directory / event.name).is_symlink()
+    # --- reading ---
 
     def _paths(self) -> list[Path]:
+        """Return the files there are. Raises OSError if that cannot be found out."""
         if self._path != self._directory:
-            return [self._path] if self._path.exists() else []
-        if not self._directory.is_dir():
+            if is_dangling(self._path) or self._path.exists():
+                return [self._path]
+            self._directory.stat()
             return []
-        return sorted(
-            path
-            for path in self._directory.iterdir()
-            if path.suffix in SUFFIXES and not path.name.startswith(".") and path.is_file()
-        )
+        # Names first: a file that comes now has an event.
+        with os.scandir(self._directory) as entries:
+            names = [entry.name for entry in entries if _is_manifest(entry)]
+        found = [self._directory / name for name in sorted(names)]
+        status = self._directory.stat()
+        identity = (status.st_dev, status.st_ino)
+        if not found and self._files and identity != self._identity:
+            raise _Lost("the directory was replaced by another one without manifests")
+        self._identity = identity
+        return found
+
+    async def _scan_aside(self, names: Collection[str] | None) -> Mapping[Key, Object]:
+        """Scan in a thread: a large file, or a disk that does not answer, must not stop the rest.
+
+        The caller waits for the result, so that nothing else touches our state meanwhile.
+        """
+        try:
+            return await asyncio.to_thread(self._scan, names)
+        except RuntimeError:  # no more threads or processes may be started
+            return self._scan(names)
 
     def _scan(self, names: Collection[str] | None) -> Mapping[Key, Object]:
         """Read the changed files among these names, or among all. Return all usable objects."""
         try:
             paths = self._paths()
         except OSError as error:
-            logger.error(error, "Manifests are left as they were before", path=str(self._path))
+            self._fail(self._directory, error)
             return self._merge()
+        self._succeed(self._directory)
         for gone in self._files.keys() - set(paths):
             del self._files[gone]
             self._signatures.pop(gone, None)
+        for gone in self._failures.keys() - set(paths):
+            del self._failures[gone]
+        self._links = {path: self._links[path] for path in paths if path in self._links}
         for path in paths:
-            if (names is None or path.name in names) and self._note_change(path):
-                self._read(path)
+            if names is None or path.name in names or path in self._failures:
+                self._look_at(path)
         return self._merge()
+
+    def _look_at(self, path: Path) -> None:
+        if path.is_symlink():
+            self._links[path] = places_of(path)
+        else:
+            self._links.pop(path, None)
+        if self._note_change(path):
+            self._read(path)
 
     def _note_change(self, path: Path) -> bool:
         """Was the file written, replaced or made readable since it was last noted?"""
@@ -164,36 +297,92 @@ class ManifestSource:
             status = path.stat()
         except OSError:
             return True  # Reading it will log the reason.
-        signature = (status.st_ino, status.st_size, status.st_ctime_ns)
-        if self._signatures.get(path) == signature:
+        signature = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
+        if self._signatures.get(path) == signature and path not in self._failures:
             return False
         self._signatures[path] = signature
         return True
 
     def _read(self, path: Path) -> None:
         try:
-            manifest = parse_manifest(path.read_text("utf-8"))
-        except (OSError, ObjectError, UnicodeDecodeError) as error:
+            manifest = parse_manifest(decode_text(read_regular(path, MOST_BYTES)))
+        except OSError as error:
+            self._fail(path, error)
+            return
+        except MemoryError:
+            self._fail(path, OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+            return
+        # Whatever one file makes our code raise is the fault of this file.
+        except Exception as error:
+            self._failures.pop(path, None)
             logger.error(error, "Manifest is left as it was before", file=str(path))
             return
+        self._succeed(path)
         before = self._files.get(path, Manifest())
         self._unreported += [p for p in manifest.problems if p not in before.problems]
+        for note in manifest.notes:
+            if note not in before.notes:
+                logger.info("Part of a manifest has no effect", file=str(path), reason=note)
         self._files[path] = _with_kept(manifest, before)
+
+    def _fail(self, path: Path, error: OSError) -> None:
+        """Record that a file or the directory cannot be read. Each reason is logged once."""
+        reason = str(error) if isinstance(error, _Lost) else format_os_error(error)
+        if self._failures.get(path) != reason:
+            logger.error(
+                reason,
+                "Manifest is left as it was before; trying again"
+                if path != self._directory
+                else "Manifests are left as they were before; trying again",
+                file=str(path),
+            )
+        self._failures[path] = reason
+
+    def _succeed(self, path: Path) -> None:
+        if self._failures.pop(path, None) is not None:
+            logger.info("Manifests can be read again", file=str(path))
 
     def _merge(self) -> Mapping[Key, Object]:
         """Return the objects of all files. Of objects with one name the first file's wins."""
         merged: dict[Key, Object] = {}
+        targets: dict[Key, Mapping[str, int]] = {}
         clashes: list[Undecodable] = []
         for path in sorted(self._files):
-            for key, found in self._files[path].objects.items():
+            manifest = self._files[path]
+            for key, found in manifest.objects.items():
                 if key in merged:
                     text = f"{path} holds another object of this name; the first file wins"
                     clashes.append(Undecodable(key[0], f"{key[1]}/{key[2]}", text))
-                else:
-                    merged[key] = found
+                    continue
+                merged[key] = found
+                if key in manifest.target_ports:
+                    targets[key] = manifest.target_ports[key]
         self._unreported += [clash for clash in clashes if clash not in self._clashes]
         self._clashes = frozenset(clashes)
+        self._report_targets(merged, targets)
         return merged
+
+    def _report_targets(
+        self, merged: Mapping[Key, Object], targets: Mapping[Key, Mapping[str, int]]
+    ) -> None:
+        """Log once per target port that no slice serves it."""
+        notes = tuple(unserved_targets(merged, targets))
+        for note in notes:
+            if note not in self._notes:
+                logger.info("Check the manifests", reason=note)
+        self._notes = frozenset(notes)
+
+
+def _is_manifest(entry: os.DirEntry[str]) -> bool:
+    """Is it a file for us? Looking at a regular file's entry costs no system call."""
+    if not entry.name.endswith(_ENDINGS) or entry.name.startswith("."):
+        return False
+    # A link that leads nowhere is a file that cannot be read now, and so is one whose target
+    # cannot be found out: one such file says nothing about the others.
+    try:
+        return entry.is_file() or (entry.is_symlink() and is_dangling(Path(entry)))
+    except OSError:
+        return True
 
 
 def _with_kept(manifest: Manifest, before: Manifest) -> Manifest:
@@ -205,4 +394,4 @@ def _with_kept(manifest: Manifest, before: Manifest) -> Manifest:
         if key not in manifest.objects
         and ((key[0], f"{key[1]}/{key[2]}") in bad or (key[0], key[2]) in bad)
     }
-    return Manifest({**manifest.objects, **kept}, manifest.problems)
+    return replace(manifest, objects={**manifest.objects, **kept})

@@ -18,6 +18,7 @@ import msgspec
 from kubeproxy.api.backoff import Backoff, BackoffPolicy
 from kubeproxy.api.client import ApiClient
 from kubeproxy.api.decode import decode_node_ips, decode_pod_cidrs
+from kubeproxy.api.json_text import NotJson, parse_json
 from kubeproxy.api.objects import Node
 from kubeproxy.api.resources import resource_for
 from kubeproxy.api.source import Kind
@@ -98,6 +99,9 @@ class _Nodes(msgspec.Struct, frozen=True):
     items: tuple[Node, ...] | None = None
 
 
+_NODES = msgspec.json.Decoder(_Nodes)
+
+
 class NodeFinder:
     """Looks the Node up at the API server until it is found or given up."""
 
@@ -136,8 +140,8 @@ class NodeFinder:
         while True:
             try:
                 body = await self._client.read(Request("GET", resource.path, query=query))
-                found = msgspec.json.decode(body, type=_Nodes).items
+                found = parse_json(_NODES, body).value.items
                 return found[0] if found else None
-            except (ApiError, msgspec.DecodeError) as error:
+            except (ApiError, NotJson) as error:
                 logger.error(error, "Failed to look up the node, trying again", node=name)
             await self._sleep(backoff.fail(self._clock(), self._rand()))

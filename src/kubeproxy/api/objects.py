@@ -15,6 +15,30 @@ ZONE_LABEL = "topology.kubernetes.io/zone"
 TRIGGER_TIME_ANNOTATION = "endpoints.kubernetes.io/last-change-trigger-time"
 
 
+class KnownKey(Struct, frozen=True, gc=False):
+    """A label or annotation that is read: its name, the kind of object, what it does."""
+
+    name: str
+    kind: str
+    what: str
+
+
+LABELS = (
+    KnownKey(SERVICE_NAME_LABEL, "EndpointSlice", "the Service that the endpoints serve; required"),
+    KnownKey(HEADLESS_LABEL, "EndpointSlice", "if present, the slice is left alone"),
+    KnownKey(PROXY_NAME_LABEL, "Service", "if present, the Service is left to another proxy"),
+    KnownKey(ZONE_LABEL, "Node", "the zone of the node, compared with the zone hints of endpoints"),
+)
+ANNOTATIONS = (
+    KnownKey(
+        TRIGGER_TIME_ANNOTATION,
+        "EndpointSlice",
+        "when the change began; start of kubeproxy_network_programming_duration_seconds",
+    ),
+)
+"""Every label and annotation that is read, for the reference."""
+
+
 class _Object(Struct, frozen=True, rename="camel", gc=False):
     """Frozen, with the API's camelCase names.
 

@@ -9,7 +9,11 @@ from __future__ import annotations
 from kubeproxy.api.watch import GONE, Status
 from kubeproxy.errors import ApiError, Expired, Forbidden, Unavailable
 
+BAD_REQUEST = 400
+NOT_FOUND = 404
 TOO_MANY_REQUESTS = 429
+MOST_MESSAGE = 500
+"""How many characters of the server's message are used."""
 
 
 class Refused(ApiError):
@@ -30,7 +34,7 @@ class ServerFailed(Unavailable):
 
 def api_error(what: str, code: int, status: Status) -> ApiError:
     """Return the exception for a response with this code and Status to the request `what`."""
-    message = status.message or f"HTTP status {code}"
+    message = status.message[:MOST_MESSAGE] or f"HTTP status {code}"
     if code == 401:
         return Unauthorized(
             f"{what}: the server does not accept our credentials ({message}); "

@@ -6,11 +6,15 @@ costs nothing but waiting: announced objects stay announced until a complete lis
 
 A streaming list (the server sends existing objects as watch events) is tried first. Where it is
 refused or stalls, pages are fetched. What the bytes mean is decided in `watch`.
+
+A failure is logged with what it means for the rules, once per reason and minute. A response that
+breaks off is none: load balancers end connections all the time, and the watch goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,13 +23,24 @@ import msgspec
 
 from kubeproxy.api.backoff import Backoff, BackoffPolicy
 from kubeproxy.api.client import ApiClient
-from kubeproxy.api.problems import Refused, ServerFailed, api_error
+from kubeproxy.api.json_text import MOST_LEVELS
+from kubeproxy.api.problems import BAD_REQUEST, NOT_FOUND, Refused, ServerFailed, api_error
 from kubeproxy.api.resources import Resource
-from kubeproxy.api.source import Inbox, Synced
+from kubeproxy.api.source import Inbox, Kind, Synced
 from kubeproxy.api.transport import Request, Response
-from kubeproxy.api.watch import Failed, Garbled, Ignored, Progress, Status, Tracker, WatchEvent
+from kubeproxy.api.watch import (
+    Failed,
+    Garbled,
+    Ignored,
+    Progress,
+    Shortened,
+    Status,
+    Tracker,
+    WatchEvent,
+)
 from kubeproxy.errors import ApiError, Expired, Unavailable
 from kubeproxy.logs import get_logger
+from kubeproxy.logs.limit import MOST_OBJECTS, LogLimit
 
 logger = get_logger(__name__)
 
@@ -43,11 +58,16 @@ class ReflectorSettings(msgspec.Struct, frozen=True, gc=False):
     list_seconds: float = 300.0
     short_watch_seconds: float = 1.0
     """A watch that ends sooner, without an event, counts as a failure."""
+    absent_seconds: float = 600.0
+    """How long to wait before asking again for a collection that the server does not have."""
     backoff: BackoffPolicy = BackoffPolicy()
     streams: bool = True
 
 
 DEFAULTS = ReflectorSettings()
+
+MOST_PAGES = 10_000
+"""A server that has still more pages repeats itself."""
 
 
 class Reflector:
@@ -74,6 +94,10 @@ class Reflector:
         self._tracker = Tracker(resource.kind)
         self._backoff = Backoff(settings.backoff)
         self._trusts_version = True
+        self._has_listed = False
+        self._limit = LogLimit(monotonic=clock)
+        self._once = LogLimit(math.inf, monotonic=clock)
+        self._shortened = LogLimit(monotonic=clock, most_keys=MOST_OBJECTS)
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -87,7 +111,12 @@ class Reflector:
                     err=str(error),
                 )
             except ApiError as error:
-                logger.error(error, "Failed to watch", type=self._resource.name)
+                if self._does_without_selector(error):
+                    continue
+                self._report(error)
+                if self._is_absent(error):
+                    await self._sleep(self._settings.absent_seconds)
+                    continue
             await self._pause()
 
     async def _list_and_watch(self) -> None:
@@ -132,7 +161,7 @@ class Reflector:
     async def _fetch_pages(self, version: str, page_size: int) -> None:
         self._tracker.begin_list()
         token = ""
-        while True:
+        for _ in range(MOST_PAGES):
             try:
                 body = await self._client.read(self._page_request(version, page_size, token))
             except Expired as error:
@@ -140,9 +169,12 @@ class Reflector:
             page = self._tracker.feed_page(body)
             for event in page.events:
                 self._handle(event)
-            token = page.continue_token
-            if not token:
+            if not page.continue_token:
                 return
+            if page.continue_token == token:
+                break
+            token = page.continue_token
+        raise _StreamUnusable(f"{self._resource.path}: the list has no last page")
 
     def _page_request(self, version: str, page_size: int, token: str) -> Request:
         # A token contains its version. The server refuses a request that has both.
@@ -156,19 +188,29 @@ class Reflector:
         )
 
     async def _watch(self) -> None:
-        """Watch once from the last version. Pause after a watch that failed or was very short."""
+        """Watch once from the last version. Pause after a watch that failed or was very short.
+
+        One that brought something is followed by another at once, but not more often than each
+        `short_watch_seconds`, however it ended.
+        """
         self._tracker.begin_stream()
         started, version = self._clock(), self._tracker.resource_version
         try:
             await self._follow((("resourceVersion", version),))
-        except Unavailable as error:
+        except _StreamBroken as error:
             logger.v(2).info("Watch ended, trying again", type=self._resource.name, err=str(error))
+        except Unavailable as error:
+            self._report(error)
             await self._pause()
             return
-        is_short = self._clock() - started < self._settings.short_watch_seconds
-        if is_short and self._tracker.resource_version == version:
+        missing = self._settings.short_watch_seconds - (self._clock() - started)
+        if missing <= 0:
+            return
+        if self._tracker.resource_version == version:
             logger.v(2).info("Very short watch, waiting", type=self._resource.name)
             await self._pause()
+        else:
+            await self._sleep(missing)
 
     async def _follow(self, query: tuple[tuple[str, str], ...]) -> None:
         """Deliver the events of one watch response until it ends."""
@@ -220,9 +262,19 @@ class Reflector:
                 logger.v(1).info(
                     "Unknown watch event is ignored", type=self._resource.name, event=event.type
                 )
-            case Progress():
-                pass  # The tracker has noted the version.
+            case Shortened() if self._shortened.is_due(event.name):
+                logger.error(
+                    f"a field is nested too deeply, more than {MOST_LEVELS} levels; it is ignored,"
+                    " the object is used without it",
+                    "Part of an object is left out",
+                    kind=self._resource.name,
+                    name=event.name,
+                    resourceVersion=event.resource_version,
+                )
+            case Progress() | Shortened():
+                pass  # The tracker has noted the version, and the log has the name.
             case Synced():
+                self._has_listed = True
                 logger.v(2).info("Caches populated", type=self._resource.name)
                 self._inbox.send(event)
             case _:
@@ -232,6 +284,43 @@ class Reflector:
         """Return why the server ended a stream. After a failure of its own only a list helps."""
         found = api_error(f"watch {self._resource.path}", status.code or 500, status)
         return _StreamUnusable(str(found)) if isinstance(found, ServerFailed) else found
+
+    def _does_without_selector(self, error: ApiError) -> bool:
+        """Give up selecting Services by field where the server refuses it, as v1.30 does.
+
+        Headless Services, which it leaves out, are then left out by `decode`.
+        """
+        is_refused = isinstance(error, Refused) and error.code == BAD_REQUEST
+        is_selecting = self._resource.kind is Kind.SERVICE and self._resource.field_selector
+        if not (is_refused and is_selecting):
+            return False
+        logger.info("The server cannot select Services by field, asking for all", err=str(error))
+        self._resource = msgspec.structs.replace(self._resource, field_selector="")
+        return True
+
+    def _report(self, error: ApiError) -> None:
+        """Log why there is no list or watch, and what that means, if it was not logged lately."""
+        name, reason = self._resource.name, str(error)
+        if not self._limit_for(error).is_due(reason):
+            logger.v(2).info("Failed to watch, again", type=name, err=reason)
+            return
+        logger.error(error, "Failed to watch", type=name, effect=self._effect())
+
+    def _limit_for(self, error: ApiError) -> LogLimit:
+        return self._once if self._is_absent(error) else self._limit
+
+    def _is_absent(self, error: ApiError) -> bool:
+        """Is it a collection that older servers do not have? Only an upgrade brings it."""
+        # Servers before v1.33 have no ServiceCIDRs.
+        is_optional = self._resource.kind is Kind.SERVICE_CIDR
+        return is_optional and isinstance(error, Refused) and error.code == NOT_FOUND
+
+    def _effect(self) -> str:
+        if self._resource.kind is Kind.SERVICE_CIDR:
+            return "the networks of Services are not known; all else goes on"
+        if self._has_listed or self._resource.kind is Kind.NODE:
+            return "rules stay as they are; changes are not seen until this works again"
+        return "nothing is programmed before the first list; rules of an earlier run stay"
 
     async def _pause(self) -> None:
         await self._sleep(self._backoff.fail(self._clock(), self._rand()))

@@ -21,7 +21,7 @@ import msgspec
 from kubeproxy.api.auth.credentials import Login
 from kubeproxy.api.observer import Observer
 from kubeproxy.errors import Unavailable
-from kubeproxy.version import KUBERNETES_VERSION, PACKAGE_VERSION
+from kubeproxy.version import KUBERNETES_VERSION, PACKAGE_VERSION, go_platform
 
 if TYPE_CHECKING:
     import aiohttp
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_SECONDS = 30.0
 IDLE_CONNECTION_SECONDS = 90.0
 READ_BUFFER_BYTES = 1 << 20
+MOST_BODY_BYTES = 512 << 20
+"""All EndpointSlices of the largest cluster that Kubernetes supports are a tenth of it. What is
+larger, compressed or not, is not read into memory."""
+MOST_REASON = 500
+"""How many characters of a library's message, which may quote the server, are used."""
 
 _KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -40,8 +45,6 @@ _KEEPALIVE = (
 )
 """Upstream's HTTP/2 connection sends a ping after 30 silent seconds. HTTP/1.1 has no ping, so the
 kernel's keep-alive probes take its place."""
-
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "i686": "386", "armv7l": "arm"}
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -70,11 +73,15 @@ class Response(Protocol):
     @property
     def headers(self) -> Mapping[str, str]: ...
 
-    async def read(self) -> bytes:
-        """Return the whole body."""
+    async def read(self, most_bytes: int = MOST_BODY_BYTES) -> bytes:
+        """Return the whole body. Raises `TooLarge` if it has more bytes."""
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body in pieces, as they arrive."""
+
+
+class TooLarge(Unavailable):
+    """A response is larger than anything that makes sense."""
 
 
 class Transport(Protocol):
@@ -87,12 +94,8 @@ class Transport(Protocol):
 
 def user_agent(program: str = "kube-proxy") -> str:
     """Return the User-Agent header: upstream's, followed by this program's own name."""
-    machine = platform.machine()
-    architecture = _ARCHITECTURES.get(machine, machine)
-    return (
-        f"{program}/{KUBERNETES_VERSION} ({platform.system().lower()}/{architecture}) "
-        f"kubeproxy/{PACKAGE_VERSION}"
-    )
+    host = go_platform(platform.system(), platform.machine())
+    return f"{program}/{KUBERNETES_VERSION} ({host}) kubeproxy/{PACKAGE_VERSION}"
 
 
 class HttpSettings(msgspec.Struct, frozen=True):
@@ -192,9 +195,15 @@ class _HttpResponse:
     def headers(self) -> Mapping[str, str]:
         return self._response.headers
 
-    async def read(self) -> bytes:
-        with _as_unavailable(self._what):
-            return await self._response.read()
+    async def read(self, most_bytes: int = MOST_BODY_BYTES) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        async for piece in self.chunks():
+            pieces.append(piece)
+            size += len(piece)
+            if size > most_bytes:
+                raise TooLarge(f"{self._what}: the response has more than {most_bytes} bytes")
+        return b"".join(pieces)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         pieces = self._response.content.iter_any()
@@ -218,12 +227,15 @@ def _release(response: aiohttp.ClientResponse) -> None:
 
 @contextmanager
 def _as_unavailable(what: str) -> Iterator[None]:
-    """Turn exceptions of the library into `Unavailable`."""
-    import aiohttp
+    """Turn exceptions of the library into `Unavailable`.
 
+    All of them, since a server's bytes and a header's value reach code that is not ours.
+    """
     try:
         yield
-    except (aiohttp.ClientError, ssl.SSLError, TimeoutError, OSError) as error:
+    except Unavailable:
+        raise
+    except Exception as error:
         raise Unavailable(f"{what}: {explain(error)}") from error
 
 
@@ -265,7 +277,11 @@ def explain(error: BaseException) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
         reason = error.os_error.strerror or str(error.os_error)
         return f"cannot connect to {error.host}:{error.port}: {reason}"
-    return f"{str(error) or type(error).__name__}"
+    text = str(error)
+    if isinstance(error, aiohttp.ClientResponseError):
+        # Without the URL, whose query changes with each request: repeats are to be recognised.
+        text = f"malformed response: {error.message}"
+    return " ".join(text.split())[:MOST_REASON] or type(error).__name__
 
 
 def _explain_certificate(error: BaseException) -> str:

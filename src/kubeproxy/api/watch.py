@@ -1,13 +1,14 @@
 """List pages and watch bytes of one kind of object, turned into events. No I/O.
 
 A `Tracker` is fed pages and bytes in the order they arrive and returns events: those of `source`,
-and a few that only concern the stream (`Progress`, `Failed`, `Garbled`, `Ignored`). It remembers
-which objects it has announced, so that a new list finds deletions that no watch reported, and it
-remembers the resource version to continue from.
+and a few that only concern the stream (`Progress`, `Shortened`, `Failed`, `Garbled`, `Ignored`). It
+remembers which objects it has announced, so that a new list finds deletions that no watch reported,
+and it remembers the resource version to continue from.
 
 It promises that nothing keeps the raw JSON: an object is decoded once, straight into its trimmed
-type. An object that cannot be decoded is reported and does not disturb the others. Sending
-requests, waiting and retrying are left to `reflector`.
+type. An object that cannot be decoded is reported and does not disturb the others, whatever it
+makes the decoder raise (`json_text`). Sending requests, waiting and retrying are left to
+`reflector`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from kubeproxy.api.json_text import CUT, NotJson, parse_json
 from kubeproxy.api.objects import ObjectMeta
 from kubeproxy.api.source import Delete, Event, Kind, Object, Synced, Undecodable, Upsert
 
@@ -25,6 +27,8 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 """The annotation of the bookmark that closes a streaming list."""
 
 GONE = 410
+MOST_LINE_BYTES = 16 << 20
+"""The limit of upstream's client. An API server stores no object of even half its size."""
 
 
 class ObjectKey(NamedTuple):
@@ -40,6 +44,13 @@ class ObjectKey(NamedTuple):
 class Progress(msgspec.Struct, frozen=True, gc=False):
     """A bookmark: nothing changed, and a watch may continue from this version."""
 
+    resource_version: str
+
+
+class Shortened(msgspec.Struct, frozen=True, gc=False):
+    """An object was decoded without a part that nests too deeply. Once per object version."""
+
+    name: str
     resource_version: str
 
 
@@ -61,7 +72,7 @@ class Ignored(msgspec.Struct, frozen=True, gc=False):
     type: str
 
 
-WatchEvent: TypeAlias = Event | Progress | Failed | Garbled | Ignored
+WatchEvent: TypeAlias = Event | Progress | Shortened | Failed | Garbled | Ignored
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -131,8 +142,8 @@ _STATUS = msgspec.json.Decoder(Status)
 def decode_status(body: bytes) -> Status:
     """Decode the Status in an error body. Return an empty one where the body is something else."""
     try:
-        return _STATUS.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return parse_json(_STATUS, body).value
+    except NotJson:
         return Status()
 
 
@@ -141,14 +152,18 @@ class LineSplitter:
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
+        self.held_bytes = 0
+        """The bytes of the line that is not complete."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         lines = chunk.split(b"\n")
         if len(lines) == 1:
             self._rest.append(chunk)
+            self.held_bytes += len(chunk)
             return []
         lines[0] = b"".join((*self._rest, lines[0]))
         self._rest = [lines.pop()]
+        self.held_bytes = len(self._rest[0])
         return [line for line in lines if line.strip()]
 
 
@@ -160,6 +175,7 @@ class Tracker:
         self._decoder: msgspec.json.Decoder[Object] = msgspec.json.Decoder(kind.object_type)
         self._known: set[ObjectKey] = set()
         self._unseen: set[ObjectKey] | None = None
+        self._shortened: dict[ObjectKey, str] = {}
         self._lines = LineSplitter()
         self.resource_version = ""
 
@@ -180,10 +196,12 @@ class Tracker:
     def feed_page(self, body: bytes) -> Page:
         """Take one page of a paged list. The last page ends the list."""
         try:
-            page = _LIST.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            parsed = parse_json(_LIST, body)
+        except NotJson as error:
             return Page((Garbled(f"the list cannot be read: {error}"),))
-        events: list[WatchEvent] = [self._upsert(raw) for raw in page.items or ()]
+        page, events = parsed.value, list[WatchEvent]()
+        for raw in page.items or ():
+            events += self._upsert(raw, parsed.is_repaired)
         if not page.metadata.continue_:
             events += self._finish(page.metadata.resource_version)
         return Page(tuple(events), page.metadata.continue_)
@@ -194,38 +212,52 @@ class Tracker:
         for line in self._lines.feed(chunk):
             events += self._feed_line(line)
             if events and isinstance(events[-1], Failed | Garbled):
-                break
+                return events
+        if self._lines.held_bytes > MOST_LINE_BYTES:
+            events.append(Garbled(f"a watch event has more than {MOST_LINE_BYTES} bytes"))
         return events
 
     def _feed_line(self, line: bytes) -> Iterable[WatchEvent]:
         try:
-            parsed = _LINE.decode(line)
-            if parsed.type in ("ADDED", "MODIFIED"):
-                return (self._upsert(parsed.object),)
-            if parsed.type == "ERROR":
-                return (Failed(decode_status(bytes(parsed.object))),)
-            stamped = _STAMPED.decode(parsed.object)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            parsed = parse_json(_LINE, line)
+            found = parsed.value
+            if found.type in ("ADDED", "MODIFIED"):
+                return self._upsert(found.object, parsed.is_repaired)
+            if found.type == "ERROR":
+                return (Failed(decode_status(bytes(found.object))),)
+            stamped = parse_json(_STAMPED, found.object).value
+        except NotJson as error:
             return (Garbled(f"a watch event cannot be read: {error}"),)
-        if parsed.type == "DELETED":
+        if found.type == "DELETED":
             return self._delete(stamped)
-        if parsed.type == "BOOKMARK":
+        if found.type == "BOOKMARK":
             return self._bookmark(stamped)
-        return (Ignored(parsed.type),)
+        return (Ignored(found.type),)
 
-    def _upsert(self, raw: msgspec.Raw) -> Event:
+    def _upsert(self, raw: msgspec.Raw, was_repaired: bool) -> Iterable[WatchEvent]:
+        """Decode an object from a text that was repaired or not."""
         try:
-            decoded = self._decoder.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-            return self._undecodable(raw, str(error))
-        self._known.add(self._note(decoded.metadata))
-        return Upsert(self._kind, decoded)
+            parsed = parse_json(self._decoder, raw)
+        except NotJson as error:
+            return (self._undecodable(raw, str(error)),)
+        key = self._note(parsed.value.metadata)
+        self._known.add(key)
+        event = Upsert(self._kind, parsed.value)
+        if parsed.is_repaired or (was_repaired and CUT in bytes(raw)):
+            return (*self._shorten(key, parsed.value.metadata.resource_version), event)
+        return (event,)
+
+    def _shorten(self, key: ObjectKey, version: str) -> Iterable[WatchEvent]:
+        if self._shortened.get(key) == version:
+            return ()
+        self._shortened[key] = version
+        return (Shortened(str(key), version),)
 
     def _undecodable(self, raw: msgspec.Raw, reason: str) -> Event:
         """Name the object if possible: a named one is not taken for deleted by the list."""
         try:
-            key = self._note(_STAMPED.decode(raw).metadata)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            key = self._note(parse_json(_STAMPED, raw).value.metadata)
+        except NotJson:
             key = ObjectKey("", "")
         return Undecodable(self._kind, str(key), reason)
 
@@ -246,6 +278,7 @@ class Tracker:
         if key not in self._known:
             return ()
         self._known.discard(key)
+        self._shortened.pop(key, None)
         return (Delete(self._kind, key.namespace, key.name),)
 
     def _bookmark(self, stamped: _Stamped) -> Iterable[WatchEvent]:
@@ -259,6 +292,8 @@ class Tracker:
         """End the list at this version. Return deletions of what it did not name, and `Synced`."""
         gone = self._unseen or set()
         self._known -= gone
+        for key in gone:
+            self._shortened.pop(key, None)
         self._unseen = None
         self._advance(version)
         deletions = [Delete(self._kind, key.namespace, key.name) for key in sorted(gone)]

@@ -13,6 +13,8 @@ from typing import Self
 
 import msgspec
 
+from kubeproxy.go.text import parse_digits
+
 _NANOSECONDS = {
     "ns": 1,
     "us": 1_000,
@@ -80,11 +82,21 @@ def _term_nanoseconds(text: str, term: re.Match[str]) -> int:
     scale = _NANOSECONDS.get(unit)
     if scale is None:
         raise ValueError(f"time: unknown unit {_quote(unit)} in duration {_quote(text)}")
-    whole = int(term["whole"] or 0)
-    digits = term["fraction"] or ""
-    # Integer arithmetic: a float would lose nanoseconds in `2540400h10m10.000000001s`.
-    fraction = int(digits or 0) * scale // int("1" + "0" * len(digits))
-    return whole * scale + fraction
+    return parse_digits(term["whole"]) * scale + _fraction(term["fraction"] or "", scale)
+
+
+def _fraction(digits: str, unit: int) -> int:
+    """Return the nanoseconds of a fraction, rounded as Go rounds: in floating point.
+
+    Digits after those that fit an int64 do not count.
+    """
+    value, scale = 0, 1.0
+    for digit in digits:
+        if value * 10 + int(digit) > _LIMIT:
+            break
+        value = value * 10 + int(digit)
+        scale *= 10
+    return int(float(value) * (float(unit) / scale))
 
 
 def _quote(text: str) -> str:

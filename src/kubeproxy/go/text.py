@@ -17,6 +17,8 @@ _INTEGER = re.compile(
     r"[+-]?(?:0[xX](?:_?[0-9a-fA-F])+|0[bB](?:_?[01])+|0[oO]?(?:_?[0-7])+|0|[1-9](?:_?[0-9])*)"
 )
 _DECIMAL = re.compile(r"[0-9]+")
+_ENOUGH_DIGITS = 40
+"""More digits than any integer type holds. Python refuses to convert thousands of them."""
 
 
 def parse_bool(text: str) -> bool:
@@ -48,8 +50,14 @@ def parse_based_integer(text: str) -> int:
     digits = text.lstrip("+-")
     if re.fullmatch(r"0[0-7_]+", digits):
         digits = "0o" + digits[1:]
-    value = int(digits.replace("_", ""), 0)
+    plain = digits.replace("_", "")
+    value = parse_digits(plain) if plain.isdigit() else int(plain, 0)
     return -value if text.startswith("-") else value
+
+
+def parse_digits(text: str) -> int:
+    """Parse decimal digits, of which there may be any number. Return a huge value for too many."""
+    return int(text.lstrip("0")[:_ENOUGH_DIGITS] or "0")
 
 
 def is_integer(text: str) -> bool:
@@ -61,9 +69,10 @@ def parse_uint31(text: str) -> int:
     """Parse a decimal number that also fits into a positive int32: log verbosity."""
     if not _DECIMAL.fullmatch(text):
         raise ValueError(f"strconv.ParseUint: parsing {quote(text)}: invalid syntax")
-    if int(text) >= 1 << 31:
+    value = parse_digits(text)
+    if value >= 1 << 31:
         raise ValueError(f"strconv.ParseUint: parsing {quote(text)}: value out of range")
-    return int(text)
+    return value
 
 
 def format_os_error(error: OSError) -> str:

@@ -1,25 +1,41 @@
-"""YAML as upstream reads and writes it: version 1.1 scalars, first document, last duplicate wins.
+"""YAML as upstream reads and writes it: version 1.1 scalars, the last duplicate wins.
 
 PyYAML's scanner and emitter have the same ancestor as Go's, so texts of syntax errors and rules of
 quoting agree. What a plain scalar means does not, and is defined here. PyYAML is imported when a
 file is read or written, not before. What the values mean is left to the caller.
+
+Values are built from the parser's events, without recursion. A text of a few hundred bytes may
+stand for billions of nodes, each an alias of several others. So nodes are counted as if they were
+decoded one by one, by upstream's rule, and aliases share one value: reading takes time by the size
+of the text, and walking over the result meets a few million nodes at most.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from kubeproxy.go.floats import format_float32, format_general
 from kubeproxy.go.quoting import quote
 from kubeproxy.go.text import is_integer, parse_based_integer
 
 if TYPE_CHECKING:
     import yaml
 
-_TEXT = "tag:yaml.org,2002:str"
+MOST_LEVELS = 100
+"""No file read here needs twenty. The parser's time per token grows with the depth."""
+
+_FEW_NODES = 400_000
+_MANY_NODES = 4_000_000
+_CORE = "tag:yaml.org,2002:"
+_TEXT = f"{_CORE}str"
+_TYPES = {"bool": bool, "int": int, "float": float, "null": type(None)}
+_NOT_FINITE = {"+Inf": ".inf", "-Inf": "-.inf", "NaN": ".nan"}
+_TYPE_NAMES = {kind: name for name, kind in _TYPES.items()}
 _WORDS: dict[str, bool | float | None] = {
     **dict.fromkeys(
         ("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True
@@ -38,39 +54,40 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ][0-9:.]+(?:Z|[+-][0-9
 
 
 class YamlError(ValueError):
-    """The text is not YAML."""
+    """The text is not YAML, or stands for more than can be read."""
 
 
 class Document(msgspec.Struct, frozen=True):
-    """The first document of a file, and the keys that occur twice in one mapping."""
+    """One document of a file, and the keys that occur twice in one mapping."""
 
     value: object
     duplicates: tuple[str, ...] = ()
 
 
-def parse_yaml(text: str) -> Document:
+def parse_yaml(text: str | bytes) -> Document:
     """Parse the first document. Raises YamlError with upstream's wording."""
-    duplicates: list[str] = []
-    try:
-        node = _first_node(text)
-        value = None if node is None else _value(node, duplicates)
-    except RecursionError:
-        raise YamlError("yaml: document is nested too deeply or contains itself") from None
-    return Document(value, tuple(duplicates))
+    return next(parse_documents(text), Document(None))
 
 
-def _first_node(text: str) -> yaml.Node | None:
+def parse_documents(text: str | bytes) -> Iterator[Document]:
+    """Parse one document after the other. Raises YamlError with upstream's wording."""
     import yaml
 
-    loader = yaml.CSafeLoader(text)
     try:
-        return loader.get_node() if loader.check_node() else None
+        loader = yaml.CSafeLoader(text)
+        builder = _Builder()
+        while (event := loader.get_event()) is not None:
+            if isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
+                builder.take(event)
+            elif isinstance(event, yaml.DocumentEndEvent):
+                yield Document(builder.value, tuple(builder.duplicates))
+                builder = _Builder()
     except yaml.MarkedYAMLError as error:
         raise YamlError(_syntax_error(error)) from None
     except yaml.reader.ReaderError as error:
         raise YamlError(f"yaml: {error.reason}") from None
-    finally:
-        loader.dispose()
+    except UnicodeEncodeError:
+        raise YamlError("yaml: the text holds half a character (a lone surrogate)") from None
 
 
 def _syntax_error(error: yaml.MarkedYAMLError) -> str:
@@ -89,58 +106,202 @@ def _syntax_error(error: yaml.MarkedYAMLError) -> str:
     return f"yaml: {where}{error.problem}"
 
 
-def _value(node: yaml.Node, duplicates: list[str]) -> object:
-    import yaml
+class _Anchor:
+    """A named value, and how many nodes it stands for: none while it is being built."""
 
-    if isinstance(node, yaml.MappingNode):
-        return _mapping(node, duplicates)
-    if isinstance(node, yaml.SequenceNode):
-        return [_value(item, duplicates) for item in node.value]
-    return _scalar(node)
+    __slots__ = ("size", "value")
+
+    def __init__(self, value: object = None, size: int = 0) -> None:
+        self.value = value
+        self.size = size
 
 
-def _mapping(node: yaml.MappingNode, duplicates: list[str]) -> dict[str, object]:
-    merged: dict[str, object] = {}
-    own: dict[str, object] = {}
-    for key_node, value_node in node.value:
-        value = _value(value_node, duplicates)
-        if key_node.value == "<<" and not getattr(key_node, "style", None):
-            merged |= _merge_sources(value)
-            continue
-        key = _key(key_node)
-        if key in own:
-            line = key_node.start_mark.line + 1
-            duplicates.append(f"line {line}: key {quote(key)} already set in map")
-        own[key] = value
-    return merged | own
+class _Sequence:
+    """A list that is being built."""
+
+    __slots__ = ("_items",)
+    awaits_key = False
+
+    def __init__(self) -> None:
+        self._items: list[object] = []
+
+    def add(self, value: object, line: int, *, is_merge: bool) -> None:
+        self._items.append(value)
+
+    def finish(self) -> object:
+        return self._items
+
+
+class _Mapping:
+    """A mapping that is being built."""
+
+    __slots__ = ("_duplicates", "_is_merge", "_key", "_merged", "_own", "awaits_key")
+
+    def __init__(self, duplicates: list[str]) -> None:
+        self.awaits_key = True
+        self._duplicates = duplicates
+        self._own: dict[str, object] = {}
+        self._merged: dict[str, object] = {}
+        self._key = ""
+        self._is_merge = False
+
+    def add(self, value: object, line: int, *, is_merge: bool) -> None:
+        """Take a key or the value that belongs to the key before."""
+        if self.awaits_key:
+            self._key, self._is_merge = _key(value, line), is_merge
+            if not is_merge and self._key in self._own:
+                text = f"line {line}: key {quote(self._key)} already set in map"
+                self._duplicates.append(text)
+        elif self._is_merge:
+            self._merged |= _merge_sources(value)
+        else:
+            self._own[self._key] = value
+        self.awaits_key = not self.awaits_key
+
+    def finish(self) -> object:
+        return self._merged | self._own if self._merged else self._own
+
+
+class _Open(msgspec.Struct):
+    """A container that is being built, and what is needed when it ends."""
+
+    container: _Sequence | _Mapping
+    line: int
+    nodes_before: int
+    anchor: _Anchor | None
+
+
+class _Builder:
+    """Builds the value of one document from its events."""
+
+    def __init__(self) -> None:
+        self.value: object = None
+        self.duplicates: list[str] = []
+        self._open: list[_Open] = []
+        self._anchors: dict[str, _Anchor] = {}
+        self._nodes = 1
+        self._aliased = 0
+
+    def take(self, event: yaml.NodeEvent | yaml.CollectionEndEvent) -> None:
+        import yaml
+
+        if isinstance(event, yaml.ScalarEvent):
+            self._count(1)
+            value = _scalar(event)
+            if event.anchor is not None:
+                self._anchors[event.anchor] = _Anchor(value, 1)
+            self._add(value, _line(event), is_merge=event.value == "<<" and not event.style)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            self._end()
+        elif isinstance(event, yaml.CollectionStartEvent):
+            self._begin(event, is_mapping=isinstance(event, yaml.MappingStartEvent))
+        else:
+            self._take_alias(event)
+
+    def _add(self, value: object, line: int, *, is_merge: bool = False) -> None:
+        holder = self._open[-1].container if self._open else None
+        if holder is None or not holder.awaits_key:  # as a key it becomes text
+            _require_finite(value)
+        if holder is None:
+            self.value = value
+        else:
+            holder.add(value, line, is_merge=is_merge)
+
+    def _begin(self, event: yaml.CollectionStartEvent, *, is_mapping: bool) -> None:
+        line = _line(event)
+        if len(self._open) == MOST_LEVELS:
+            raise YamlError(f"yaml: line {line}: exceeded max depth of {MOST_LEVELS}")
+        if self._open and self._open[-1].container.awaits_key:
+            raise YamlError(f"yaml: line {line}: invalid map key")
+        anchor = None
+        if event.anchor is not None:
+            anchor = self._anchors[event.anchor] = _Anchor()
+        container = _Mapping(self.duplicates) if is_mapping else _Sequence()
+        self._open.append(_Open(container, line, self._nodes, anchor))
+        self._count(1)
+
+    def _end(self) -> None:
+        ended = self._open.pop()
+        value = ended.container.finish()
+        if ended.anchor is not None:
+            ended.anchor.value = value
+            ended.anchor.size = self._nodes - ended.nodes_before
+        self._add(value, ended.line)
+
+    def _take_alias(self, event: yaml.NodeEvent) -> None:
+        anchor = self._anchors.get(event.anchor or "")
+        if anchor is None:
+            raise YamlError(f"yaml: unknown anchor '{event.anchor}' referenced")
+        if not anchor.size:
+            raise YamlError(f"yaml: anchor '{event.anchor}' value contains itself")
+        self._count(1 + anchor.size, aliased=anchor.size)
+        self._add(anchor.value, _line(event))
+
+    def _count(self, nodes: int, *, aliased: int = 0) -> None:
+        """Count nodes as upstream does while it decodes. Raises YamlError for too many aliases.
+
+        Upstream checks after every single node. Within one alias the ratio only grows, so that
+        its last node decides for all.
+        """
+        self._nodes += nodes
+        self._aliased += aliased
+        if self._aliased <= 100 or self._nodes <= 1000:
+            return
+        part = (self._nodes - _FEW_NODES) / (_MANY_NODES - _FEW_NODES)
+        allowed = 0.99 - 0.89 * min(max(part, 0.0), 1.0)
+        if self._aliased / self._nodes > allowed:
+            raise YamlError("yaml: document contains excessive aliasing")
+
+
+def _line(event: yaml.Event) -> int:
+    return event.start_mark.line + 1 if event.start_mark is not None else 0
 
 
 def _merge_sources(value: object) -> dict[str, object]:
-    sources = value if isinstance(value, list) else [value]
     merged: dict[str, object] = {}
-    for source in reversed(sources):
-        merged |= source if isinstance(source, dict) else {}
+    for source in reversed(value if isinstance(value, list) else [value]):
+        if not isinstance(source, dict):
+            raise YamlError("yaml: map merge requires map or sequence of maps as the value")
+        merged |= source
     return merged
 
 
-def _key(node: yaml.Node) -> str:
+def _key(value: object, line: int) -> str:
     """Return a key as JSON has it: a string, for numbers and booleans their text."""
-    if not isinstance(node.value, str):
-        raise YamlError(f"yaml: line {node.start_mark.line + 1}: invalid map key")
-    value = _scalar(node)
+    if isinstance(value, list | dict):
+        raise YamlError(f"yaml: line {line}: invalid map key")
     if value is None:
         return "null"
+    if isinstance(value, float):
+        text = format_float32(value)  # what is too large for a float32 is infinite, too
+        return _NOT_FINITE.get(text, text)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _scalar(node: yaml.Node) -> object:
-    text = str(node.value)
-    is_plain = not getattr(node, "style", None)
-    value = resolve(text) if is_plain else text
+def _scalar(event: yaml.ScalarEvent) -> object:
+    text, tag = event.value, event.tag
+    if tag is not None:
+        return _tagged(text, tag.removeprefix(_CORE))
+    return text if event.style else resolve(text)
+
+
+def _require_finite(value: object) -> None:
+    """Raise YamlError for a number that JSON, which the file passes through, does not have."""
     if isinstance(value, float) and not math.isfinite(value):
-        # YAML has such numbers, but the file passes through JSON, which has none.
         name = "NaN" if math.isnan(value) else f"{'-' if value < 0 else '+'}Inf"
         raise YamlError(f"json: unsupported value: {name}")
+
+
+def _tagged(text: str, name: str) -> object:
+    """Return the value of a scalar with an explicit tag. Tags of other programs mean nothing."""
+    if name not in _TYPES:
+        return text
+    value = resolve(text)
+    if name == "float" and type(value) is int:
+        return float(value)
+    if type(value) is not _TYPES[name]:
+        found = _TYPE_NAMES.get(type(value), "str")
+        raise YamlError(f"yaml: cannot decode !!{found} `{text[:80]}` as a !!{name}")
     return value
 
 
@@ -173,6 +334,8 @@ def format_yaml(value: object) -> str:
         return dumper.represent_scalar(_TEXT, text, style=_style(text))
 
     def represent_plain(dumper: Dumper, value: float | None) -> yaml.ScalarNode:
+        if isinstance(value, float):
+            return dumper.represent_scalar(_TEXT, format_general(value))
         return dumper.represent_scalar(_TEXT, msgspec.json.encode(value).decode())
 
     # Which texts need quotes is decided by `_style`, by what *we* would read them as.

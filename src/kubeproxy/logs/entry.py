@@ -7,6 +7,8 @@ of keys and the quoting. Time, process and caller are fields of the entry. Writi
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Mapping
 from enum import Enum
@@ -14,6 +16,8 @@ from enum import Enum
 import msgspec
 
 from kubeproxy.go.quoting import quote
+
+_NO_CHARACTERS = re.compile("[\ud800-\udfff]")
 
 
 class Severity(Enum):
@@ -55,7 +59,7 @@ def format_text(entry: Entry) -> str:
         f"{entry.process:7d} {entry.caller.rpartition('/')[2]}] "
     )
     if not entry.is_structured:
-        return f"{header}{entry.message}\n"
+        return f"{header}{_harmless(entry.message)}\n"
     pairs = "".join(f" {key}={_text_value(value)}" for key, value in _pairs(entry).items())
     return f"{header}{quote(entry.message)}{pairs}\n"
 
@@ -68,13 +72,29 @@ def _text_value(value: object) -> str:
     plain = _plain(value)
     if isinstance(plain, str):
         return quote(plain) if "\n" not in plain else _indented(plain)
-    return msgspec.json.encode(plain, enc_hook=str).decode()
+    return _json(plain)
 
 
 def _indented(text: str) -> str:
     """Keep several lines readable as klog does: each on its own line, between `<` and `>`."""
-    lines = text.removesuffix("\n").split("\n")
+    lines = _harmless(text).removesuffix("\n").split("\n")
     return "<\n" + "".join(f"\t{line}\n" for line in lines) + " >"
+
+
+def _harmless(text: str) -> str:
+    """Escape what would move a terminal's cursor or is no character, but keep lines and tabs."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else quote(c)[1:-1] for c in text)
+
+
+def _json(value: object) -> str:
+    try:
+        return msgspec.json.encode(value, enc_hook=str).decode()
+    except UnicodeEncodeError:  # a byte that is not UTF-8, as Python holds it
+        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=str)
+        text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+        return _NO_CHARACTERS.sub("\ufffd", text)
 
 
 def format_json(entry: Entry) -> str:
@@ -87,7 +107,7 @@ def format_json(entry: Entry) -> str:
     if not entry.severity.is_error:
         head["v"] = entry.verbosity
     pairs = {key: _plain(value) for key, value in _pairs(entry).items()}
-    return msgspec.json.encode({**head, **pairs}, enc_hook=str).decode() + "\n"
+    return _json({**head, **pairs}) + "\n"
 
 
 def _plain(value: object) -> object:

@@ -108,9 +108,14 @@ class InfoStream:
     def _start_flushing(self, period_seconds: float) -> None:
         def flush_regularly() -> None:
             while not self._stopped.wait(period_seconds):
-                self.flush()
+                # A full disk may have room again.
+                with contextlib.suppress(OSError, ValueError):
+                    self.flush()
 
-        threading.Thread(target=flush_regularly, name="log-flush", daemon=True).start()
+        try:
+            threading.Thread(target=flush_regularly, name="log-flush", daemon=True).start()
+        except RuntimeError:  # the limit of threads is reached
+            self._limit = 0
 
     def write(self, text: str, /) -> None:
         with self._lock:

@@ -85,15 +85,22 @@ def normalise_server(server: str, tls: Tls) -> str:
     if "://" not in server:
         uses_tls = tls.has_ca or tls.has_cert or tls.is_insecure
         server = f"{'https' if uses_tls else 'http'}://{server}"
-    parts = urlsplit(server)
-    try:
-        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname)
-        _ = parts.port
-    except ValueError:
-        is_usable = False
-    if not is_usable or parts.query or parts.fragment:
+    if not _is_server(server):
         raise ConfigError(
             f"host must be a URL or a host:port pair: {server!r}; "
             "give the API server as https://host:port"
         )
     return server.rstrip("/")
+
+
+def _is_server(url: str) -> bool:
+    """Is it the URL of a server, with nothing that belongs to single requests?"""
+    try:
+        parts = urlsplit(url)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # half a bracket, a port that is no number
+        return False
+    # urlsplit drops line breaks, and yarl would refuse the others at every request.
+    is_text = url.isprintable() and " " not in url
+    has_rest = bool(parts.query or parts.fragment)
+    return has_host and is_text and not has_rest and parts.scheme in ("http", "https")

@@ -28,8 +28,16 @@ from kubeproxy.api.auth.tls import build_context
 from kubeproxy.api.observer import Observer
 from kubeproxy.errors import ConfigError, Unavailable
 from kubeproxy.go.text import format_os_error
+from kubeproxy.kernel.files import open_without_waiting
+from kubeproxy.logs import get_logger
+from kubeproxy.logs.limit import LogLimit
+
+logger = get_logger(__name__)
+_unreadable = LogLimit()
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+MOST_TOKEN_BYTES = 1 << 20
+"""What a Go server takes as headers of one request."""
 
 
 class Login(msgspec.Struct, frozen=True):
@@ -60,11 +68,7 @@ def find_access(
     """
     environment = os.environ if environment is None else environment
     if not kubeconfig and not master:
-        note = (
-            "Neither kubeconfig file nor master URL was specified, "
-            "falling back to in-cluster config"
-        )
-        return _find_in_cluster(note, environment, service_account)
+        return _find_in_cluster((), environment, service_account)
     if not kubeconfig:
         return FoundAccess(Access(server=normalise_server(master, Tls())))
     config = read_kubeconfig(split_paths(kubeconfig))
@@ -73,17 +77,17 @@ def find_access(
     if not _is_in_cluster(environment, service_account):
         raise ConfigError(NO_CONFIGURATION)
     note = f"{kubeconfig} configures nothing, falling back to in-cluster config"
-    return _find_in_cluster(note, environment, service_account)
+    return _find_in_cluster((note,), environment, service_account)
 
 
 def _find_in_cluster(
-    note: str, environment: Mapping[str, str], service_account: Path
+    notes: tuple[str, ...], environment: Mapping[str, str], service_account: Path
 ) -> FoundAccess:
     access = in_cluster_access(environment, service_account)
     if access.tls.has_ca:
-        return FoundAccess(access, (note,))
+        return FoundAccess(access, notes)
     missing = f"{service_account / 'ca.crt'} is missing, trusting the system's authorities instead"
-    return FoundAccess(access, (note, missing))
+    return FoundAccess(access, (*notes, missing))
 
 
 def _is_in_cluster(environment: Mapping[str, str], service_account: Path) -> bool:
@@ -112,12 +116,25 @@ def in_cluster_access(environment: Mapping[str, str], service_account: Path) -> 
 def read_token(path: str) -> str:
     """Return the token in a file. Raises `ConfigError` if it is unreadable or empty."""
     try:
-        token = Path(path).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ConfigError(f"open {path}: {format_os_error(error)}") from error
-    if not token:
-        raise ConfigError(f'failed to read token file "{path}": read empty token')
-    return token
+        with open(path, "rb", opener=open_without_waiting) as file:
+            data = (file.read(MOST_TOKEN_BYTES + 1) or b"").strip()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = format_os_error(error) if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"open {path}: {reason}") from error
+    if problem := _token_problem(data):
+        raise ConfigError(f'failed to read token file "{path}": {problem}')
+    return data.decode("ascii")
+
+
+def _token_problem(data: bytes) -> str:
+    """Return why these bytes are no token, or an empty text. A token is a value of a header."""
+    if not data:
+        return "read empty token"
+    if len(data) > MOST_TOKEN_BYTES:
+        return f"it is longer than {MOST_TOKEN_BYTES} bytes"
+    if not data.isascii() or not data.decode("ascii").isprintable():
+        return "it holds bytes that no token has; it must hold nothing but the token, in one line"
+    return ""
 
 
 class Credentials:
@@ -144,7 +161,10 @@ class Credentials:
         if self.access.token_file:
             read_token(self.access.token_file)
         if self.access.server.startswith("https:"):
-            self._tls_context(None)
+            try:
+                self._tls_context(None)
+            except Unavailable as error:
+                raise ConfigError(str(error)) from error
 
     async def login(self) -> Login:
         """Return headers and TLS context for the next request."""
@@ -181,6 +201,8 @@ class Credentials:
         except ConfigError as error:
             if not self._token:
                 raise Unavailable(str(error)) from error
+            if _unreadable.is_due(self.access.token_file):
+                logger.error(error, "Token file cannot be used; using the token read before")
         return self._token
 
     def _tls_context(self, credential: Credential | None) -> ssl.SSLContext:
@@ -208,9 +230,12 @@ class Credentials:
         """
         try:
             return build_context(tls)
-        except ConfigError:
-            if self._context is None:
-                raise
+        except ConfigError as error:
+            # Of a plugin's certificate there may be no earlier one: a later run may bring it.
+            if self._context is None or tls.cert_data != self.access.tls.cert_data:
+                raise Unavailable(str(error)) from error
+            if _unreadable.is_due(tls.cert_file or tls.ca_file):
+                logger.error(error, "Certificates cannot be used; using those read before")
             return self._context[1]
 
 

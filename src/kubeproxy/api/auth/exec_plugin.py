@@ -10,10 +10,12 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import Annotated
 
 import msgspec
 
 from kubeproxy.api.auth.access import Access, ExecSpec
+from kubeproxy.api.json_text import NotJson, parse_json
 from kubeproxy.api.observer import Observer
 from kubeproxy.errors import Unavailable
 from kubeproxy.go.text import format_os_error
@@ -27,7 +29,8 @@ class Credential(msgspec.Struct, frozen=True, rename="camel"):
     token: str = ""
     client_certificate_data: str = ""
     client_key_data: str = ""
-    expiration_timestamp: datetime | None = None
+    expiration_timestamp: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    """With its zone. A time without one could mean any hour of a day, and upstream refuses it."""
 
     def is_valid(self, now: datetime) -> bool:
         return self.expiration_timestamp is None or now < self.expiration_timestamp
@@ -39,6 +42,9 @@ class _ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
     kind: str = ""
     api_version: str = ""
     status: Credential | None = None
+
+
+_PRINTED = msgspec.json.Decoder(_ExecCredential)
 
 
 def exec_info(spec: ExecSpec, access: Access) -> bytes:
@@ -67,8 +73,8 @@ def _cluster_info(spec: ExecSpec, access: Access) -> dict[str, object]:
 def decode_credential(output: bytes, spec: ExecSpec) -> Credential:
     """Decode and check what the plugin printed. Raises `Unavailable` with the plugin's name."""
     try:
-        printed = msgspec.json.decode(output, type=_ExecCredential)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        printed = parse_json(_PRINTED, output).value
+    except NotJson as error:
         raise _failure(spec, f"decoding stdout: {error}") from error
     if printed.kind != "ExecCredential" or printed.api_version != spec.api_version:
         found = f"{printed.api_version or 'no apiVersion'} {printed.kind or 'no kind'}"
@@ -154,10 +160,10 @@ class ExecPlugin:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
             self._observer.plugin_called(code=1, status="plugin_not_found_error")
             hint = self._spec.install_hint or "install it, or give its full path in the kubeconfig"
-            reason = format_os_error(error)
+            reason = format_os_error(error) if isinstance(error, OSError) else str(error)
             raise _failure(self._spec, f"cannot be started: {reason}; {hint}") from error
 
     def _check(self, code: int, output: bytes, errors: bytes) -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from kubeproxy.api.auth.access import Access, ExecSpec, Tls, normalise_server
-from kubeproxy.api.auth.kubeconfig_rules import check_cluster, check_user
+from kubeproxy.api.auth.kubeconfig_rules import check_cluster, check_placeholder, check_user
 from kubeproxy.api.auth.kubeconfig_types import (
     Cluster,
     Context,
@@ -28,11 +28,15 @@ from kubeproxy.api.auth.kubeconfig_types import (
 )
 from kubeproxy.errors import ConfigError
 from kubeproxy.go.text import format_os_error
+from kubeproxy.go.yaml import parse_yaml
+from kubeproxy.kernel.files import read_limited
 
 NO_CONFIGURATION = (
     "invalid configuration: no configuration has been provided, "
     "try setting KUBERNETES_MASTER environment variable"
 )
+MOST_BYTES = 16 << 20
+"""As large as one file may be: certificates of thousands of clusters fit in."""
 _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 
 
@@ -43,6 +47,8 @@ class Kubeconfig(msgspec.Struct, frozen=True):
     users: Mapping[str, User] = {}
     contexts: Mapping[str, Context] = {}
     current_context: str = ""
+    source: str = ""
+    """The files, for messages."""
 
     @property
     def is_empty(self) -> bool:
@@ -51,12 +57,13 @@ class Kubeconfig(msgspec.Struct, frozen=True):
 
 def read_kubeconfig(paths: Sequence[str]) -> Kubeconfig:
     """Read and merge the files. Raises `ConfigError` if one is missing or unreadable."""
-    return merge(_resolve_paths(_read_file(path), Path(path).absolute().parent) for path in paths)
+    files = (_resolve_paths(_read_file(path), Path(path).absolute().parent) for path in paths)
+    return msgspec.structs.replace(merge(files), source=", ".join(paths))
 
 
 def _read_file(path: str) -> File:
     try:
-        text = Path(path).read_bytes()
+        text = read_limited(path, MOST_BYTES)
     except FileNotFoundError as error:
         raise ConfigError(f"stat {path}: no such file or directory") from error
     except OSError as error:
@@ -70,12 +77,7 @@ def _read_file(path: str) -> File:
 
 def parse_kubeconfig(text: bytes) -> File:
     """Return the declared part of one file. Raises ValueError if it is no kubeconfig."""
-    import yaml
-
-    try:
-        tree = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from error
+    tree = parse_yaml(text).value
     return msgspec.convert({} if tree is None else tree, File, strict=False)
 
 
@@ -139,6 +141,7 @@ def access_from(config: Kubeconfig, master: str = "") -> Access:
     user = config.users.get(context.user, User())
     if master:
         cluster = msgspec.structs.replace(cluster, server=master)
+    problems += check_placeholder(context.cluster, cluster, config.source)
     problems += check_cluster(context.cluster, cluster) + check_user(context.user, user)
     if problems:
         text = problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"

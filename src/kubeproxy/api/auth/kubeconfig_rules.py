@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from pathlib import Path
 
 from kubeproxy.api.auth.kubeconfig_types import Cluster, User
@@ -18,7 +19,24 @@ _EXEC_VERSIONS = (
     "client.authentication.k8s.io/v1",
     "client.authentication.k8s.io/v1beta1",
 )
+# CONTROL_PLANE_ADDRESS, <address>, ${ADDRESS}, {{ .address }}: none can be part of a URL's host.
+_PLACEHOLDER = re.compile(r"^(https?://)?([A-Z]+(_[A-Z]+)+\b|[^/]*[<>{}$])")
 _PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
+
+
+def check_placeholder(name: str, cluster: Cluster, source: str) -> list[str]:
+    """Return the problem of an example's server that was never replaced by a real one.
+
+    Otherwise it would be looked up for ever as a name that no server has.
+    """
+    if _PLACEHOLDER.search(cluster.server) is None:
+        return []
+    return [
+        f'server "{cluster.server}" of cluster "{name}" has a placeholder: write the address of a '
+        "control-plane node, or of the load balancer in front of them (not a cluster IP), as "
+        f"clusters[].cluster.server into {source or 'the kubeconfig'}, or into the ConfigMap that "
+        "it comes from"
+    ]
 
 
 def check_cluster(name: str, cluster: Cluster) -> list[str]:

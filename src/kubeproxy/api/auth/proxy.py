@@ -22,12 +22,20 @@ def choose_proxy(server: str, proxy_url: str, environment: Mapping[str, str]) ->
     chosen = proxy_url or _from_environment(server, environment)
     if chosen and "://" not in chosen:
         chosen = f"http://{chosen}"
-    if chosen and urlsplit(chosen).scheme not in ("http", "https"):
+    if chosen and not _is_http(chosen):
         raise ConfigError(
-            f"proxy {chosen!r}: only http and https proxies can be used; "
-            "put an HTTP proxy in front of the SOCKS proxy, or reach the API server directly"
+            f"proxy {chosen!r}: only http and https proxies can be used, as http://host:port; "
+            "put an HTTP proxy in front of a SOCKS proxy, or reach the API server directly"
         )
     return chosen
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # half a bracket, a port that is no number
+        return False
 
 
 def _from_environment(server: str, environment: Mapping[str, str]) -> str:
@@ -75,7 +83,9 @@ def _split_port(rule: str) -> tuple[str, int | None]:
         name, port = split_host_port(rule)
     except ValueError:
         return rule, None
-    return (name, int(port)) if port.isascii() and port.isdigit() else (rule, None)
+    # Python refuses to turn thousands of digits into a number.
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5
+    return (name, int(port)) if is_port else (rule, None)
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -1,0 +1,167 @@
+"""The daemon's first minute with an API server that does not give all: health, zone, gates."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from tests.support.reflecting import lists, streams
+
+from kpctl.apiserver.admin import Json, endpoint_slice, service
+from kpctl.apiserver.small import Fault, SeenRequest, SmallApiServer
+from kpctl.places.network import PrivateNetwork
+
+pytestmark = pytest.mark.kernel
+
+NODE = "daemon-node"
+ZONE: Json = {"topology.kubernetes.io/zone": "here"}
+SLICES = {("list", "endpointslices"), ("watch", "endpointslices")}
+CONFIG = """
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+nftables: {syncPeriod: 1s, minSyncPeriod: 0s}
+conntrack: {maxPerCore: 0}
+clusterCIDR: 10.1.0.0/16
+oomScoreAdj: 0
+"""
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[SmallApiServer]:
+    """An API server with a Service of two endpoints, in a network of its own with this test."""
+    if os.geteuid() != 0:
+        pytest.skip("making a network namespace needs root")
+    network = PrivateNetwork()
+    made = SmallApiServer()
+    made.store.create("services", "default", service("web", clusterIP="10.96.50.1"))
+    ends = [
+        {"addresses": [f"10.1.0.{number}"], "hints": {"forZones": [{"name": zone}]}}
+        for number, zone in ((1, "here"), (2, "there"))
+    ]
+    made.store.create(
+        "endpointslices", "default", endpoint_slice("web", "web", "10.1.0.1") | {"endpoints": ends}
+    )
+    try:
+        with network.inside():
+            async with made.serving():
+                yield made
+    finally:
+        network.close()
+
+
+def add_node(api: SmallApiServer, labels: Json) -> None:
+    addresses: list[Json] = [{"type": "InternalIP", "address": "10.0.0.1"}]
+    node: Json = {
+        "metadata": {"name": NODE, "labels": labels},
+        "status": {"addresses": addresses},
+    }
+    api.store.create("nodes", "", node)
+
+
+@contextmanager
+def daemon(api: SmallApiServer, folder: Path, extra: str = "") -> Iterator[Path]:
+    config, log = folder / "config", folder / "log"
+    config.write_text(CONFIG + extra)
+    flags = [f"--config={config}", f"--master={api.url}", f"--hostname-override={NODE}"]
+    with log.open("wb") as output:
+        process = subprocess.Popen([sys.executable, "-m", "kubeproxy", *flags], stderr=output)
+    try:
+        yield log
+        assert process.poll() is None, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def healthz() -> tuple[int, Json]:
+    def get() -> tuple[int, Json]:
+        try:
+            with urlopen("http://127.0.0.1:10256/healthz", timeout=5) as answer:
+                return int(answer.status), json.loads(answer.read())
+        except HTTPError as error:
+            return error.code, json.loads(error.read())
+        except OSError:
+            return 0, {}
+
+    return get()
+
+
+async def until(condition: Callable[[], object], log: Path) -> None:
+    deadline = time.monotonic() + 40
+    while not condition():
+        assert time.monotonic() < deadline, log.read_text()[-4000:]
+        await asyncio.sleep(0.05)
+
+
+async def first_health(log: Path) -> tuple[int, Json]:
+    deadline = time.monotonic() + 40
+    while (found := await healthz())[0] == 0:
+        assert time.monotonic() < deadline, log.read_text()[-4000:]
+        await asyncio.sleep(0.02)
+    return found
+
+
+def rules() -> str:
+    return subprocess.run(["nft", "list", "ruleset"], capture_output=True, text=True).stdout
+
+
+def nodes_watch(seen: SeenRequest) -> bool:
+    return seen.path == "/api/v1/nodes" and seen.is_watch
+
+
+async def test_a_node_found_at_the_start_is_eligible_and_in_its_zone_at_once(
+    api: SmallApiServer, tmp_path: Path
+) -> None:
+    """Its watch has not said a word yet."""
+    add_node(api, ZONE)
+    api.faults.extend([Fault(stalls=True, applies=nodes_watch)] * 3)
+    with daemon(api, tmp_path) as log:
+        code, body = await first_health(log)
+        assert (code, body["nodeEligible"]) == (200, True)
+        await until(lambda: "10.1.0.1" in rules(), log)
+        assert "10.1.0.2" not in rules()
+        assert any(map(nodes_watch, api.requests))
+
+
+@pytest.mark.parametrize(("labels", "is_late"), [(ZONE, True), ({}, False)])
+async def test_a_node_with_a_zone_is_unhealthy_without_its_slices(
+    api: SmallApiServer, tmp_path: Path, labels: Json, is_late: bool
+) -> None:
+    """As upstream: after two sync periods, and only with a zone."""
+    add_node(api, labels)
+    api.forbidden = set(SLICES)
+    with daemon(api, tmp_path) as log:
+        assert (await first_health(log))[0] == 200
+        await asyncio.sleep(4)
+        code, body = await healthz()
+        assert code == (503 if is_late else 200)
+        assert body["nodeEligible"] is True
+        assert body["healthy"] is not is_late
+        line = next(x for x in log.read_text().splitlines() if '"Failed to watch"' in x)
+        assert 'type="EndpointSlice"' in line
+        assert "nothing is programmed before the first list" in line
+        api.forbidden = set()
+        await until(lambda: "10.1.0.1" in rules(), log)
+        while (await healthz())[0] != 200:
+            await asyncio.sleep(0.1)
+
+
+async def test_gate_watch_list_client_reaches_the_requests(
+    api: SmallApiServer, tmp_path: Path
+) -> None:
+    add_node(api, {})
+    with daemon(api, tmp_path, "featureGates: {WatchListClient: false}\n") as log:
+        await until(lambda: "10.1.0.1" in rules(), log)
+    assert not any(map(streams, api.requests))
+    assert any(lists(seen) and seen.path == "/api/v1/services" for seen in api.requests)
