@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tests.support.host import PATIENCE_SECONDS, PROGRAMS
+from tests.support.host import PATIENCE_SECONDS, PROGRAMS, Host
+
+from kpctl.places.network import PrivateNetwork
 
 Run = Callable[[Sequence[str]], subprocess.CompletedProcess[str]]
 
@@ -28,3 +30,17 @@ def run(tmp_path: Path) -> Run:
         )
 
     return call
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """A network namespace to run the real programs in."""
+    if os.geteuid() != 0:
+        pytest.skip("making a network namespace needs root")
+    network = PrivateNetwork()
+    made = Host(network, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+        network.close()

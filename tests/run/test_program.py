@@ -81,6 +81,9 @@ def test_the_configuration_is_written_where_asked(run: Run, tmp_path: Path) -> N
         (["--cluster-cidr=nonsense"], "nonsense"),
         (["--manifests=/nowhere"], "--manifests /nowhere: no such file or directory"),
         (["--write-config-to=/nowhere/x.yaml"], "/nowhere/x.yaml: no such file or directory"),
+        (["--write-config-to=/dev/full"], "write /dev/full: no space left on device"),
+        (["--config=/dev/zero"], "open /dev/zero: it has more than 1048576 bytes"),
+        (["--kubeconfig=/dev/zero"], "open /dev/zero: it has more than 16777216 bytes"),
     ],
 )
 def test_what_is_wrong_is_logged_in_one_line_and_ends_with_1(

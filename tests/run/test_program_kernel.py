@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -73,6 +74,12 @@ def test_the_daemon_serves_follows_and_leaves_its_rules(host: Host) -> None:
     until_programmed(host, "10.96.0.10")
     host.until(lambda: host.get(HEALTH, "/healthz")[0] == 200, "health")
     assert host.get(HEALTH, "/livez")[0] == 200
+    (line,) = (line for line in host.log.splitlines() if '"Serving"' in line)
+    assert line.endswith(
+        'mode="nftables" ipFamilies=["IPv4","IPv6"] services=1 servicePorts=1 endpoints=1'
+        ' nodePortAddresses=["all IPv4 addresses","all IPv6 addresses"] healthz="0.0.0.0:10256"'
+        ' metrics="127.0.0.1:10249"'
+    )
     assert host.get(METRICS, "/healthz") == (200, "ok")
     assert host.get(METRICS, "/proxyMode") == (200, "nftables")
     config = json.loads(host.get(METRICS, "/configz")[1])
@@ -105,20 +112,64 @@ def test_a_restarted_daemon_takes_over_what_it_finds(host: Host) -> None:
     assert host.stop(second) == 0
 
 
+CONFIG = (
+    "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+    "mode: nftables\noomScoreAdj: 0\nconntrack: {maxPerCore: 0}\n"
+)
+
+
 def test_a_changed_configuration_file_ends_the_process_with_1(host: Host, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
-    text = (
-        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
-        "mode: nftables\noomScoreAdj: 0\nconntrack: {maxPerCore: 0}\n"
-    )
-    config.write_text(text)
+    config.write_text(CONFIG)
     write(host, "web.yaml", WEB)
-    process = host.start(f"--config={config}")
+    process = host.start(f"--config={config}", "--config-restart-jitter=1s")
     until_programmed(host, "10.96.0.10")
-    config.write_text(text + "bindAddress: 127.0.0.1\n")
+    config.write_text(CONFIG + "bindAddress: 127.0.0.1\n")
     assert process.wait(20) == 1
     assert "content of the proxy server's configuration file was updated" in host.log
     assert "10.96.0.10" in host.tables()
+
+
+def test_a_typo_in_a_config_map_does_not_end_the_process(host: Host, tmp_path: Path) -> None:
+    """Services that change afterwards are served, and the corrected file ends it as ever."""
+    dated = tmp_path / "..v1"
+    dated.mkdir()
+    (dated / "config.conf").write_text(CONFIG)
+    data, config = tmp_path / "..data", tmp_path / "config.conf"
+    data.symlink_to(dated.name)
+    config.symlink_to("..data/config.conf")
+
+    def publish(version: str, text: str) -> None:
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "config.conf").write_text(text)
+        link = tmp_path / "..data_tmp"
+        link.symlink_to(version)
+        link.rename(data)
+
+    write(host, "web.yaml", WEB)
+    process = host.start(f"--config={config}", "--config-restart-jitter=1ms")
+    until_programmed(host, "10.96.0.10")
+    assert metric(host, "kubeproxy_config_last_reload_successful") == 1
+    publish("..v2", CONFIG.replace("nftables", "nftable"))
+    host.until(lambda: "Configuration file cannot be used" in host.log, "the error")
+    host.until(lambda: metric(host, "kubeproxy_config_last_reload_successful") == 0, "the metric")
+    write(host, "lb.yaml", BALANCED)
+    until_programmed(host, "10.96.0.20")
+    assert process.poll() is None
+    publish("..v3", CONFIG + "bindAddress: 127.0.0.1\n")
+    assert process.wait(20) == 1
+
+
+def test_a_configuration_from_a_pipe_is_read_once(host: Host, tmp_path: Path) -> None:
+    """As with `--config <(…)` of a shell."""
+    write(host, "web.yaml", WEB)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    process = host.start(f"--config={pipe}")
+    pipe.write_text(CONFIG)
+    until_programmed(host, "10.96.0.10")
+    host.until(lambda: "its changes are not followed" in host.log, "the note")
+    assert host.stop(process) == 0
 
 
 def test_without_a_health_server_service_health_ports_still_answer(host: Host) -> None:

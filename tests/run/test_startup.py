@@ -93,6 +93,13 @@ def test_the_main_addresses_of_a_host_are_those_others_can_use() -> None:
     assert main_addresses(found) == ("192.0.2.1",)
 
 
+def test_a_preferred_main_address_wins_if_others_can_use_it() -> None:
+    found = {Family.IPV4: ("10.0.0.1", "192.0.2.1"), Family.IPV6: ("fd00::1",)}
+    assert main_addresses(found, {Family.IPV4: "192.0.2.1"}) == ("192.0.2.1", "fd00::1")
+    assert main_addresses(found, {Family.IPV4: "203.0.113.9"}) == ("10.0.0.1", "fd00::1")
+    assert main_addresses(found, {Family.IPV4: "127.0.0.1"}) == ("10.0.0.1", "fd00::1")
+
+
 # --- node port addresses ---
 
 
@@ -169,8 +176,16 @@ def test_the_four_ways_to_tell_a_local_pod(
 
 
 def test_what_is_missing_to_tell_local_pods_depends_on_the_mode() -> None:
-    assert "no cluster CIDR" in missing_detector_note(config())
-    assert "no PodCIDR" in missing_detector_note(config("--detect-local-mode=NodeCIDR"))
+    note = missing_detector_note(config("--cluster-cidr=fd00::/48"), ())
+    assert note.message == (
+        "Detect-local-mode set to ClusterCIDR, but no cluster CIDR specified for primary IP family"
+    )
+    assert note.values == {"clusterCIDRs": ["fd00::/48"]}
+    note = missing_detector_note(config("--detect-local-mode=NodeCIDR"), ())
+    assert note.message == (
+        "Detect-local-mode set to NodeCIDR, but no PodCIDR defined at node for primary IP family"
+    )
+    assert note.values == {"podCIDRs": None}
 
 
 # --- families ---

@@ -22,7 +22,7 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
     ("value", "text"),
     [
         (0, "0"),
-        (-0.0, "0"),
+        (-0.0, "-0"),
         (1, "1"),
         (-1, "-1"),
         (25.0, "25"),

@@ -192,7 +192,7 @@ async def test_metrics_are_protobuf_when_asked() -> None:
     )
     reply = await get("/metrics", Accept=wanted)
     assert reply.headers["Content-Type"] == f"{wanted}; escaping=underscores"
-    assert reply.body[1:].startswith(b"\n\x16disabled_metrics_total")
+    assert b"\n\x16disabled_metrics_total" in reply.body
 
 
 async def test_slis_follow_healthz_and_can_be_reset() -> None:
@@ -379,6 +379,29 @@ async def test_a_heap_profile_shows_what_was_allocated_meanwhile() -> None:
     assert b"test_http_servers.py" in reply.body
     assert max(int(x.rpartition(b" ")[2]) for x in reply.body.splitlines()[1:]) >= 3_000_000
     assert not tracemalloc.is_tracing()
+
+
+async def test_only_one_heap_profile_at_a_time() -> None:
+    """While memory is traced, further snapshots would be taken at once, as many as are wanted."""
+    go_on, asked = asyncio.Event(), 0
+
+    async def trace(_: float) -> Profile:
+        nonlocal asked
+        asked += 1
+        await go_on.wait()
+        return Profile((("inuse_space", "bytes"),), {})
+
+    shown = DebugPages(command_line=[], set_verbosity=print, trace_heap=trace)
+    async with serving(metrics_handler(pages(debug=shown))) as port:
+        first = asyncio.create_task(ask(port, "/debug/pprof/heap"))
+        while not asked:
+            await asyncio.sleep(0.001)
+        second = await asyncio.wait_for(ask(port, "/debug/pprof/allocs"), 30)
+        go_on.set()
+        assert (await first).status == 200
+        assert (await ask(port, "/debug/pprof/heap")).status == 200
+    assert second.status == 500
+    assert b"heap profiling already in use" in second.body
 
 
 async def test_only_one_cpu_profile_at_a_time() -> None:

@@ -35,8 +35,11 @@ sync_proxy_rules_nftables_sync_failures_total        counter ip_family nftables
 sync_proxy_rules_nftables_cleanup_failures_total     counter ip_family nftables
 conntrack_reconciler_sync_duration_seconds           histogram ip_family iptables ipvs nftables
 conntrack_reconciler_deleted_entries_total           counter ip_family iptables ipvs nftables
+config_last_reload_successful                        gauge - {ALL}
+distribution_info                                    gauge version,commit {ALL}
 drift_repairs_total                                  counter ip_family {ALL}
 rejected_objects_total                               counter kind {ALL}
+refused_service_ports                                gauge ip_family {ALL}
 sync_batch_failures_total                            counter ip_family {ALL}
 nftables_localhost_nodeport_listeners                gauge ip_family nftables
 nftables_localhost_nodeport_listener_creation_failures_total counter ip_family nftables
@@ -48,6 +51,8 @@ ROWS = [line.split() for line in SPECIFICATION.strip().splitlines()]
 NEVER_SET = {
     "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
     "rest_client_exec_plugin_certificate_rotation_age",
+    "rest_client_transport_cert_rotation_gc_calls_total",
+    "cardinality_enforcement_unexpected_categorizations_total",
     "hidden_metrics_total",
     "disabled_metrics_total",
 }
@@ -194,6 +199,18 @@ def test_what_we_serve_is_prometheus_text(mode: str) -> None:
     """An independent parser reads every family back."""
     families = {f.name for f in text_string_to_metric_families(touched(mode))}
     assert {"kubeproxy_sync_proxy_rules_duration_seconds", "process_open_fds"} <= families
+
+
+def test_what_upstream_has_with_zero_is_there() -> None:
+    """Generic metrics that its libraries register, and their stability."""
+    body = Metrics("nftables").scrape()[1].decode()
+    for name in (
+        "cardinality_enforcement_unexpected_categorizations_total",
+        "rest_client_transport_cert_rotation_gc_calls_total",
+    ):
+        assert f"# HELP {name} [ALPHA] " in body
+        assert f"\n{name} 0\n" in body
+    assert "# HELP kubernetes_build_info [BETA] " in touched("nftables")
 
 
 def test_labelled_metrics_appear_only_after_first_use() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.facts.ids import Family
+from kubeproxy.facts.ids import Family, Protocol, ServicePortId
 from kubeproxy.modes.base import Measure
 from kubeproxy.status.metrics import Metrics
-from kubeproxy.sync.report import Failure, RoundReport
+from kubeproxy.sync.report import Refusal, RoundReport
 
 GOLDEN = Path(__file__).parent / "golden"
 V4, V6 = Family.IPV4, Family.IPV6
@@ -129,8 +129,9 @@ def test_a_failed_round_counts_once_and_keeps_the_last_success(
 ) -> None:
     """Failures raise the mode's counter by one, ours by each failure; no time of success is set."""
     metrics = Metrics(mode)
-    failures = (Failure("default/a:http", "no"), Failure("default/b", "no"))
-    metrics.observe_round(RoundReport(V6, is_full, 1.7e9, 0.5, failures=failures))
+    refused = (Refusal(ServicePortId("default", "a", "http", Protocol.TCP), "no"),)
+    failed = RoundReport(V6, is_full, 1.7e9, 0.5, error="locked", refused=refused)
+    metrics.observe_round(failed)
     found = lines(metrics)
     counted = {x.split("{")[0].removeprefix("kubeproxy_") for x in found if "failures" in x}
     assert counted == expected | {"sync_batch_failures_total"}
@@ -140,13 +141,47 @@ def test_a_failed_round_counts_once_and_keeps_the_last_success(
     assert 'kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv6"} 1' in found
 
 
+def test_a_round_that_is_done_except_for_refused_services_is_a_sync() -> None:
+    """One Service the kernel refuses must not make the others look unsynced."""
+    metrics = Metrics("nftables")
+    refused = (Refusal(ServicePortId("default", "a", "http", Protocol.TCP), "no"),)
+    done = RoundReport(
+        V4, False, 1.7e9, 0.5, refused=refused, held_back=1, programming_latencies=(0.25,)
+    )
+    metrics.observe_round(done)
+    found = lines(metrics)
+    last = "kubeproxy_sync_proxy_rules_last_timestamp_seconds"
+    assert f'{last}{{ip_family="IPv4"}} 1.7e+09' in found
+    assert 'kubeproxy_network_programming_duration_seconds_count{ip_family="IPv4"} 1' in found
+    assert 'kubeproxy_refused_service_ports{ip_family="IPv4"} 1' in found
+    assert 'kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 1' in found
+
+
+@pytest.mark.parametrize("mode", ["iptables", "ipvs", "nftables"])
+def test_counters_begin_at_zero(mode: str) -> None:
+    """After a first round without anything to delete or repair, so that the first rise shows."""
+    metrics = Metrics(mode)
+    metrics.observe_round(RoundReport(V4, True, 1.0, 0.1))
+    found = lines(metrics)
+    for name in ("conntrack_reconciler_deleted_entries_total", "drift_repairs_total"):
+        assert f'kubeproxy_{name}{{ip_family="IPv4"}} 0' in found
+    assert not any("conntrack_reconciler_sync_duration_seconds_count" in line for line in found)
+
+
+def test_a_negative_zero_has_no_sign() -> None:
+    """Prometheus' library for Go drops it."""
+    metrics = Metrics("nftables")
+    metrics.set("kubeproxy_config_last_reload_successful", -0.0)
+    assert "kubeproxy_config_last_reload_successful 0" in lines(metrics)
+
+
 def test_pending_changes_are_gone_after_any_round() -> None:
     metrics = Metrics("iptables")
     metrics.slice_event(pending=7)
     metrics.service_event(pending=3)
     assert "kubeproxy_sync_proxy_rules_endpoint_changes_pending 7" in lines(metrics)
     assert "kubeproxy_sync_proxy_rules_service_changes_pending 3" in lines(metrics)
-    metrics.observe_round(RoundReport(V4, True, 1.0, 0.1, failures=(Failure("", "no"),)))
+    metrics.observe_round(RoundReport(V4, True, 1.0, 0.1, error="no"))
     assert "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0" in lines(metrics)
     assert "kubeproxy_sync_proxy_rules_service_changes_pending 0" in lines(metrics)
 

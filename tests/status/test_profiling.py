@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import sys
 import threading
 import time
+from types import SimpleNamespace
 
+import pytest
+
+from kubeproxy.status import profiling
 from kubeproxy.status.pprof import Frame, Profile, encode_pprof, format_folded
-from kubeproxy.status.profiling import sample_cpu
+from kubeproxy.status.profiling import CpuSampler, sample_cpu
 
 
 def burn(stop: threading.Event) -> None:
@@ -62,3 +67,15 @@ def test_pprof_bytes() -> None:
         b"\x50\x07"  # duration
     )
     assert gzip.decompress(encode_pprof(profile)) == expected
+
+
+def test_a_frame_between_two_lines_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its line is None."""
+    code = SimpleNamespace(co_qualname="between", co_filename="lines.py")
+    frame = SimpleNamespace(f_code=code, f_lineno=None, f_back=None)
+    spent = iter([{7: 0}, {7: 1000}])
+    monkeypatch.setattr(profiling, "_cpu_times", lambda: next(spent))
+    monkeypatch.setattr(sys, "_current_frames", lambda: {7: frame})
+    sampler = CpuSampler()
+    sampler.sample()
+    assert b"between" in gzip.decompress(encode_pprof(sampler.profile(1000)))

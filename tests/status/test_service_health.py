@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import pytest
-from tests.support.loopback import ask, exchange, free_port, parse_reply
+from tests.support.loopback import ask, exchange, free_port
 
 from kubeproxy.api.events import EventRequest
 from kubeproxy.facts.ids import Family, ServiceName
+from kubeproxy.status.connections import Connections
 from kubeproxy.status.events import Recorder
-from kubeproxy.status.probe_http import ProbeProtocol
-from kubeproxy.status.service_health import HealthPort, ServiceHealth
+from kubeproxy.status.service_health import ServiceHealth
 
 WEB, LB = ServiceName("web", "pub-local"), ServiceName("default", "lb1")
 NOON_NS = 1_794_744_000 * 10**9
@@ -231,32 +232,6 @@ async def test_connections_are_kept_alive_and_pipelined(make: Make) -> None:
     assert b"Connection: close" in last
 
 
-@pytest.mark.parametrize(
-    ("request_bytes", "expected"),
-    [
-        (b"GET / HTTP/1.0\r\n\r\n", b"HTTP/1.0 503"),
-        (
-            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            b"HTTP/1.1 503",
-        ),
-        (b"PUT / HTTP/1.1\r\nContent-Length: 999999999\r\n\r\n", b"HTTP/1.1 503"),
-        (b"nonsense\r\n\r\n", b"HTTP/1.1 400 Bad Request\r\n"),
-        (b"GET / HTTP/3\r\n\r\n", b"HTTP/1.1 400 Bad Request\r\n"),
-        (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"HTTP/1.1 400 Bad Request\r\n"),
-        (b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"HTTP/1.1 400 Bad Request\r\n"),
-        (b"GET /" + b"a" * 70_000, b"HTTP/1.1 431 Request Header Fields Too Large\r\n"),
-    ],
-)
-async def test_unusual_requests_are_answered_and_closed(
-    make: Make, request_bytes: bytes, expected: bytes
-) -> None:
-    port, health = free_port(), make()
-    await health.sync_services({WEB: port})
-    received = await exchange(port, request_bytes)
-    assert received.startswith(expected)
-    assert parse_reply(received).headers["Connection"] == "close"
-
-
 async def test_old_clients_may_keep_the_connection(make: Make) -> None:
     port, health = free_port(), make()
     await health.sync_services({WEB: port})
@@ -266,31 +241,41 @@ async def test_old_clients_may_keep_the_connection(make: Make) -> None:
     assert received.count(b"Connection: keep-alive\r\n") == 1
 
 
-class DeafPeer(asyncio.Transport):
-    """A connection whose other end neither reads, writes nor closes."""
+async def test_a_client_that_pipelines_and_does_not_read_waits(make: Make) -> None:
+    """Of 40 MB of requests next to nothing is held, and other clients are answered."""
+    port, health = free_port(), make()
+    await health.sync_services({WEB: port})
+    block = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 1000
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.setblocking(False)
+        tracemalloc.start()
+        sent = refused = 0
+        while sent < 40_000_000 and refused < 300:
+            try:
+                sent += sock.send(block)
+                refused = 0
+            except BlockingIOError:
+                refused += 1
+            await asyncio.sleep(0.001)
+        assert (await ask(port, "/")).status == 503
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 1_000_000
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_aborted = False
 
-    def abort(self) -> None:
-        self.is_aborted = True
-
-
-async def test_a_silent_peer_is_given_up() -> None:
-    """Idle connections do not pile up."""
-    peer = DeafPeer()
-    listener = HealthPort(WEB, 1, lambda: True, lambda: NOON_NS)
-    ProbeProtocol(listener, lambda: NOON_NS, idle_seconds=0).connection_made(peer)
-    assert not peer.is_aborted
-    for _ in range(3):
+async def test_all_ports_share_one_limit(make: Make) -> None:
+    """Also those of the other family, if they are given the same connections."""
+    shared, ports = Connections(20), [free_port() for _ in range(4)]
+    one, two = make(connections=shared), make(connections=shared)
+    await one.sync_services({WEB: ports[0], LB: ports[1]})
+    await two.sync_services({WEB: ports[2], LB: ports[3]})
+    silent = [socket.create_connection(("127.0.0.1", port)) for port in ports * 10]
+    while len(shared) < 20:
         await asyncio.sleep(0)
-    assert peer.is_aborted
-
-
-async def test_a_connection_accepted_while_closing_is_dropped() -> None:
-    peer = DeafPeer()
-    listener = HealthPort(WEB, 1, lambda: True, lambda: NOON_NS)
-    listener.close()
-    listener.opened(peer)
-    assert peer.is_aborted
+    assert (await ask(ports[0], "/")).status == 503
+    assert len(shared) <= 20
+    await one.sync_services({LB: ports[1]})
+    assert await refuses(ports[0])
+    assert (await ask(ports[1], "/")).status == 503
+    for sock in silent:
+        sock.close()

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kpctl.places.network import PrivateNetwork
@@ -37,12 +37,21 @@ class Host:
     def log(self) -> str:
         return self._log.read_text()
 
-    def start(self, *flags: str) -> subprocess.Popen[bytes]:
-        """Start the daemon on the manifests."""
-        argv = ["kube-proxy", f"--manifests={self.manifests}", "--hostname-override=worker-a"]
+    def start(
+        self,
+        *flags: str,
+        stderr: int | None = None,
+        before: Callable[[], object] | None = None,
+        program: Sequence[str | Path] = (PROGRAMS / "kube-proxy",),
+    ) -> subprocess.Popen[bytes]:
+        """Start the daemon on the manifests. `before` runs in its process, before the program."""
+        given = (f"--manifests={self.manifests}", "--hostname-override=worker-a")
         with self._log.open("ab") as log, self.network.inside():
             process = subprocess.Popen(
-                [PROGRAMS / argv[0], *argv[1:], *QUIET_HOST, *flags], stdout=log, stderr=log
+                [*program, *given, *QUIET_HOST, *flags],
+                stdout=log,
+                stderr=log if stderr is None else stderr,
+                preexec_fn=before,
             )
         self._running.append(process)
         return process

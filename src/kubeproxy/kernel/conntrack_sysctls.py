@@ -1,21 +1,25 @@
 """Size and time-outs of the connection tracking table, set once at start.
 
 Why: the kernel's defaults are too small for a node. Promise: only parameters that differ are
-written, in upstream's order, and a failure has upstream's text. `conntrack_parameters` decides and
-is pure; `set_conntrack_parameters` writes. Leaves to others: that a failure ends the program.
+written, in upstream's order, and a failure has upstream's text and the remedy: in a container, or
+in a network namespace that is not the host's, some of them cannot be written.
+`conntrack_parameters` decides and is pure. Leaves to others: logging, and whether a failure ends
+the program.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
 from kubeproxy.errors import KernelError
+from kubeproxy.go.text import format_os_error
 
-_NETFILTER = "proc/sys/net/netfilter"
+_SYSCTLS = "proc/sys/"
+_NETFILTER = f"{_SYSCTLS}net/netfilter"
 _HASHSIZE = "sys/module/nf_conntrack/parameters/hashsize"
 _MAX_CAP = 1_048_576
 _ENTRIES_PER_BUCKET = 4
@@ -36,12 +40,19 @@ class ConntrackSettings(Struct, frozen=True):
 class Parameter(Struct, frozen=True):
     """A file relative to the root, and the number it should hold.
 
-    With `is_minimum`, a larger number is left alone, and a file that cannot be read is an error.
+    `leave_alone` is the flag with which the parameter is not written. With `is_minimum`, a larger
+    number is left alone, and a file that cannot be read is an error.
     """
 
     path: str
     value: int
+    leave_alone: str
     is_minimum: bool = False
+
+    @property
+    def sysctl(self) -> str:
+        """The name below /proc/sys, or empty for a parameter of the module."""
+        return self.path.removeprefix(_SYSCTLS) if self.path.startswith(_SYSCTLS) else ""
 
 
 def conntrack_parameters(settings: ConntrackSettings, cpus: int) -> tuple[Parameter, ...]:
@@ -51,19 +62,21 @@ def conntrack_parameters(settings: ConntrackSettings, cpus: int) -> tuple[Parame
 
 def _parameters(settings: ConntrackSettings, maximum: int) -> Iterator[Parameter]:
     if maximum > 0:
-        yield Parameter(f"{_NETFILTER}/nf_conntrack_max", maximum)
-        yield Parameter(_HASHSIZE, maximum // _ENTRIES_PER_BUCKET, is_minimum=True)
-    timeouts = (
-        ("tcp_timeout_established", settings.tcp_established_seconds),
-        ("tcp_timeout_close_wait", settings.tcp_close_wait_seconds),
-        ("tcp_be_liberal", float(settings.tcp_be_liberal)),
-        ("udp_timeout", settings.udp_seconds),
-        ("udp_timeout_stream", settings.udp_stream_seconds),
+        flag, buckets = "--conntrack-max-per-core=0", maximum // _ENTRIES_PER_BUCKET
+        yield Parameter(f"{_NETFILTER}/nf_conntrack_max", maximum, flag)
+        yield Parameter(_HASHSIZE, buckets, flag, is_minimum=True)
+    others = (
+        ("tcp_timeout_established", settings.tcp_established_seconds, "0"),
+        ("tcp_timeout_close_wait", settings.tcp_close_wait_seconds, "0"),
+        ("tcp_be_liberal", float(settings.tcp_be_liberal), "false"),
+        ("udp_timeout", settings.udp_seconds, "0"),
+        ("udp_timeout_stream", settings.udp_stream_seconds, "0"),
     )
-    for name, value in timeouts:
+    for name, value, off in others:
         if value > 0:
+            flag = f"--conntrack-{name.replace('_', '-')}={off}"
             # Whole seconds, cut off like upstream: half a second is written as 0.
-            yield Parameter(f"{_NETFILTER}/nf_conntrack_{name}", int(value))
+            yield Parameter(f"{_NETFILTER}/nf_conntrack_{name}", int(value), flag)
 
 
 def conntrack_max(settings: ConntrackSettings, cpus: int) -> int:
@@ -78,28 +91,37 @@ def conntrack_max(settings: ConntrackSettings, cpus: int) -> int:
     return _MAX_CAP if scaled > _MAX_CAP else max(scaled, settings.min)
 
 
-def set_conntrack_parameters(
-    parameters: Iterable[Parameter], *, root: Path = Path("/")
-) -> list[Parameter]:
-    """Write the parameters that differ. Return them. Raises KernelError with upstream's text."""
+def ensure_parameter(
+    parameter: Parameter, writing: Callable[[], None], *, root: Path = Path("/")
+) -> None:
+    """Write the parameter if it differs, after calling `writing`. Raises KernelError."""
+    path = root / parameter.path
     try:
-        return [parameter for parameter in parameters if _ensure(root / parameter.path, parameter)]
+        if _is_set(path, parameter):
+            return
+        writing()
+        path.write_text(str(parameter.value))
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        # The error of writing to an open file does not name it.
+        verb = "open" if error.filename else "write"
         raise KernelError(
             "could not set conntrack parameters from kube-proxy configuration: "
-            f"open {error.filename}: {reason}",
+            f"{verb} {path}: {format_os_error(error)}; {_remedy(parameter)}",
             errno=error.errno or 0,
         ) from error
 
 
-def _ensure(path: Path, parameter: Parameter) -> bool:
+def _remedy(parameter: Parameter) -> str:
+    name = parameter.sysctl.replace("/", ".")
+    place = f"sysctl -w {name}={parameter.value}" if name else f"/{parameter.path}"
+    return f"set it on the host ({place}), or leave it as it is with {parameter.leave_alone}"
+
+
+def _is_set(path: Path, parameter: Parameter) -> bool:
     current = _read(path, must_exist=parameter.is_minimum)
-    enough = parameter.is_minimum and current is not None and current > parameter.value
-    if current == parameter.value or enough:
+    if current is None:
         return False
-    path.write_text(str(parameter.value))
-    return True
+    return current == parameter.value or (parameter.is_minimum and current > parameter.value)
 
 
 def _read(path: Path, *, must_exist: bool) -> int | None:

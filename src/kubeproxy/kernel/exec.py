@@ -1,8 +1,9 @@
 """Run one of the kernel's tools: arguments and input in, status and output back.
 
 Why: every tool call of the program takes the same care. Promise: a call ends within its time, or
-the process is killed; the error about a missing tool names the package that has it; cancelling
-the caller kills the tool too. Leaves to others: what a status means.
+the process is killed; the error about a missing tool names the package that has it; a host without
+descriptors, memory or processes left is an error to retry; cancelling the caller kills the tool
+too. Leaves to others: what a status means.
 
 Input and output are files in memory rather than pipes: a restore of a whole cluster is 16 MB, and
 neither the tool nor our event loop should wait for the other in pieces of 64 kB.
@@ -12,15 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from kubeproxy.errors import Drifted, KernelError, ToolMissing
+from kubeproxy.errors import Busy, Drifted, KernelError, ToolMissing
+from kubeproxy.go.text import format_os_error
 
 DEFAULT_TIMEOUT_SECONDS = 300.0
 """Long enough for a whole cluster on a slow node; a tool beyond it is stuck."""
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 
 _PACKAGES = {
     "iptables": "iptables",
@@ -66,10 +71,13 @@ async def run_tool(
 ) -> Completed:
     """Run a tool to its end, whatever its status.
 
-    Raises ToolMissing if it is not there, Drifted if it had to be killed: what it did until then
-    is unknown.
+    Raises ToolMissing if it is not there, Busy if the host has no room for it, Drifted if it had
+    to be killed: what it did until then is unknown.
     """
-    with _memory_file(stdin) as given, _memory_file() as stdout, _memory_file() as stderr:
+    with contextlib.ExitStack() as files:
+        given, stdout, stderr = (
+            files.enter_context(_memory_file(argv[0], content)) for content in (stdin, b"", b"")
+        )
         process = await _start(argv, given, stdout, stderr)
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -87,17 +95,27 @@ async def run_tool(
 
 
 @contextlib.contextmanager
-def _memory_file(content: bytes = b"") -> Iterator[int]:
-    """A file in memory that holds `content`, positioned at its start."""
-    handle = os.memfd_create("tool", os.MFD_CLOEXEC)
+def _memory_file(program: str, content: bytes) -> Iterator[int]:
+    """A file in memory that holds `content`, positioned at its start. Raises Busy."""
+    handle = -1
     try:
+        handle = os.memfd_create("tool", os.MFD_CLOEXEC)
         written = memoryview(content)
         while written:
             written = written[os.write(handle, written) :]
         os.lseek(handle, 0, os.SEEK_SET)
+    except OSError as error:
+        if handle >= 0:
+            os.close(handle)
+        raise _no_room(program, error) from error
+    try:
         yield handle
     finally:
         os.close(handle)
+
+
+def _no_room(program: str, error: OSError) -> Busy:
+    return Busy(f"cannot run {program}: {format_os_error(error)}", errno=error.errno or 0)
 
 
 def _content(handle: int) -> str:
@@ -128,7 +146,12 @@ async def _start(
             f'install the package "{package_of(argv[0])}"'
         ) from None
     except OSError as error:
+        if error.errno in _EXHAUSTED:
+            raise _no_room(argv[0], error) from error
         raise KernelError(f"cannot run {argv[0]}: {error}", errno=error.errno or 0) from error
+    except RuntimeError as error:
+        # asyncio waits for a process in a thread, and there was none to be had. The tool runs.
+        raise Drifted(f"cannot wait for {argv[0]}: {error}; what it changes is unknown") from error
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:

@@ -58,9 +58,16 @@ async def held_lock(lock_file: Path = LOCK_FILE, old_lock: str = OLD_LOCK) -> As
     with contextlib.ExitStack() as stack:
         handle = stack.enter_context(_opened(lock_file))
         await _retry(lambda: fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB), "new", lock_file)
-        old = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        old = stack.enter_context(_unix_socket())
         await _retry(lambda: old.bind(old_lock), "old", lock_file)
         yield
+
+
+def _unix_socket() -> socket.socket:
+    try:
+        return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise Busy(f"failed to open the old iptables lock: {error.strerror}") from error
 
 
 @contextlib.contextmanager

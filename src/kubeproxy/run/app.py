@@ -6,8 +6,12 @@ write the configuration | clean up | prepare the host (and stop, with --init-onl
 from __future__ import annotations
 
 import asyncio
-import signal
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from traceback import extract_tb
+
+from msgspec import Struct
 
 from kubeproxy.api.manifests import ManifestSource
 from kubeproxy.api.source import Source
@@ -15,16 +19,55 @@ from kubeproxy.config.command import Settings
 from kubeproxy.config.write import write_config
 from kubeproxy.errors import ConfigError, KernelError
 from kubeproxy.go.text import format_os_error
-from kubeproxy.logs import get_logger
+from kubeproxy.logs import get_logger, stop_logging
+from kubeproxy.logs.limit import LogLimit
 from kubeproxy.modes.base import AnyMode
 from kubeproxy.modes.registry import load_mode, mode_names
+from kubeproxy.run.notify import take_notifier
 from kubeproxy.run.prepare import prepare
+from kubeproxy.run.presence import announced
+from kubeproxy.run.privileges import read_capabilities, require_privileges
 from kubeproxy.run.serving import Proxy
 from kubeproxy.status.api_client import MetricObserver
 from kubeproxy.status.metrics import Metrics
 from kubeproxy.sync.clock import SystemClock
+from kubeproxy.version import DISTRIBUTION
 
 logger = get_logger(__name__)
+_unexpected = LogLimit()
+
+
+class Interruption(Struct, frozen=True):
+    """What a signal that ends the process means for what is under way."""
+
+    code: int
+    message: str
+
+    def log(self) -> None:
+        """Write the last line, and everything that is still buffered."""
+        if self.code:
+            logger.error(None, self.message)
+        else:
+            logger.info(self.message)
+        stop_logging()
+
+
+def interruption_of(settings: Settings) -> Interruption:
+    """Return what interrupting this invocation means. Only the daemon may end at any time."""
+    if settings.cleanup:
+        return Interruption(1, "Interrupted; clean-up may be incomplete, run it again")
+    if settings.init_only:
+        return Interruption(1, "Interrupted; the system is not initialized, run it again")
+    return Interruption(0, "Stopped; the rules stay in the kernel")
+
+
+def report_exception(_: asyncio.AbstractEventLoop, context: Mapping[str, object]) -> None:
+    """Log an exception that reached the event loop, in one line and once in a while."""
+    error, message = context.get("exception"), str(context.get("message", ""))
+    frames = extract_tb(error.__traceback__) if isinstance(error, BaseException) else []
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    if _unexpected.is_due(f"{message} {where}"):
+        logger.error(repr(error), "Unexpected error", detail=message, where=where)
 
 
 async def run(settings: Settings) -> None:
@@ -41,7 +84,9 @@ def _write_config(settings: Settings) -> None:
     try:
         write_config(settings.write_config_to, settings.config)
     except OSError as error:
-        raise ConfigError(f"open {error.filename}: {format_os_error(error)}") from error
+        verb = "write" if error.filename is None else "open"
+        place = settings.write_config_to
+        raise ConfigError(f"{verb} {place}: {format_os_error(error)}") from error
     logger.info("Wrote configuration", file=settings.write_config_to)
 
 
@@ -57,10 +102,14 @@ async def clean_up(modes: tuple[str, ...]) -> None:
 
 
 async def _run_mode(settings: Settings, mode: AnyMode) -> None:
-    await remove_leftovers(mode)
+    logger.info("Starting", distribution=DISTRIBUTION, version=settings.version, mode=mode.name)
+    # First what can be wrong without having touched anything.
+    require_privileges(mode.name, read_capabilities())
+    notifier = take_notifier(os.environ, os.getpid())
     metrics = Metrics(mode.name)
     source = open_source(settings, metrics)
     try:
+        await remove_leftovers(mode)
         prepared = await prepare(settings, mode, source)
         if settings.init_only:
             for family in prepared.families:
@@ -70,12 +119,16 @@ async def _run_mode(settings: Settings, mode: AnyMode) -> None:
         logger.info("Version info", version=settings.version)
         _adjust_oom_score(settings.config.oom_score_adj)
         proxy = Proxy(
-            settings, mode, source=source, prepared=prepared, metrics=metrics, clock=SystemClock()
+            settings,
+            mode,
+            source=source,
+            prepared=prepared,
+            metrics=metrics,
+            clock=SystemClock(),
+            notifier=notifier,
         )
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, proxy.stop)
-        await proxy.run()
-        logger.info("Stopped; the rules stay in the kernel")
+        with announced(mode.name):
+            await proxy.run()
     finally:
         await source.close()
 
@@ -101,6 +154,7 @@ def open_source(settings: Settings, metrics: Metrics) -> Source:
         content_type=section.content_type,
         qps=section.qps,
         burst=section.burst,
+        streams=settings.gates.enabled("WatchListClient"),
     )
     return ApiServerSource.open(options, MetricObserver(metrics))
 

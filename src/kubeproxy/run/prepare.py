@@ -6,30 +6,36 @@ it also happens with `--init-only`.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
 from kubeproxy.api import objects
-from kubeproxy.api.decode import decode_node_ips, decode_pod_cidrs
+from kubeproxy.api.decode import decode_node_ips, decode_pod_cidrs, decode_zone
 from kubeproxy.api.source import Source
 from kubeproxy.config.command import Settings
-from kubeproxy.errors import ConfigError, Unsupported
+from kubeproxy.errors import Busy, ConfigError, KernelError, Unsupported
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import SERVICE_LINK, NodeFacts
 from kubeproxy.kernel.conntrack_sysctls import (
+    Parameter,
     conntrack_parameters,
     count_cpus,
-    set_conntrack_parameters,
+    ensure_parameter,
 )
-from kubeproxy.kernel.route.table import host_addresses
+from kubeproxy.kernel.route.table import default_route_sources, host_addresses
+from kubeproxy.kernel.sysctl import find_sysctl
 from kubeproxy.logs import get_logger
 from kubeproxy.modes.base import AnyBackend, AnyMode
 from kubeproxy.run import startup
 
 logger = get_logger(__name__)
+
+ADDRESS_RETRY_SECONDS = 1.0
 
 
 class Prepared(Struct, frozen=True):
@@ -37,6 +43,7 @@ class Prepared(Struct, frozen=True):
 
     node_name: str
     node: objects.Node | None
+    identity: startup.NodeIdentity
     families: tuple[Family, ...]
     nodes: Mapping[Family, NodeFacts]
     backends: Mapping[Family, AnyBackend]
@@ -57,12 +64,12 @@ async def prepare(settings: Settings, mode: AnyMode, source: Source) -> Prepared
     uses_pod_cidrs = config.detect_local_mode == "NodeCIDR"
     node = await source.find_node(name, needs_pod_cidrs=uses_pod_cidrs)
     pod_cidrs = decode_pod_cidrs(node) if node else ()
-    identity = _identify(_node_ips(node, source), config.bind_address)
+    identity = _identify(await _node_ips(node, source), config.bind_address)
     addresses = startup.expand_node_port_addresses(config.node_port_addresses, identity)
     _prepare_conntrack(settings)
     for text in startup.configuration_warnings(config, addresses, pod_cidrs, identity.primary):
         logger.error(text, "Kube-proxy configuration may be incomplete or incorrect")
-    options = mode.options(config, settings.extensions)
+    options = mode.options(config, await mode.resolve(settings.extensions))
     families = await _supported_families(mode, options, identity.primary)
     _check_families(settings, pod_cidrs, families, identity.primary)
     nodes = {
@@ -74,12 +81,15 @@ async def prepare(settings: Settings, mode: AnyMode, source: Source) -> Prepared
             pod_cidrs=pod_cidrs,
             node_port_addresses=addresses,
             allows_external_ips=settings.gates.enabled("AllowServiceExternalIPs"),
+            zone=decode_zone(node) if node else "",
         )
         for family in families
     }
     if not nodes[identity.primary].detector.is_implemented:
-        logger.info(startup.missing_detector_note(config), ipFamily=identity.primary.value)
-    return Prepared(name, node, families, nodes, await _create_backends(mode, options, nodes))
+        note = startup.missing_detector_note(config, pod_cidrs)
+        logger.info(note.message, ipFamily=identity.primary.value, **note.values)
+    backends = await _create_backends(mode, options, nodes)
+    return Prepared(name, node, identity, families, nodes, backends)
 
 
 async def _create_backends(
@@ -98,11 +108,18 @@ async def _create_backends(
     return backends
 
 
-def _node_ips(node: objects.Node | None, source: Source) -> tuple[str, ...]:
+async def _node_ips(node: objects.Node | None, source: Source) -> tuple[str, ...]:
     """The Node object's addresses; without a cluster, the host's own."""
-    if node is None and not source.needs_node:
-        return startup.main_addresses(host_addresses(without_links={SERVICE_LINK}))
-    return decode_node_ips(node) if node else ()
+    if node is not None or source.needs_node:
+        return decode_node_ips(node) if node else ()
+    while True:
+        try:
+            known = host_addresses(without_links={SERVICE_LINK})
+        except Busy as error:  # Addresses come and go faster than they can be read.
+            logger.error(error, "Cannot read the host's addresses; trying again")
+            await asyncio.sleep(ADDRESS_RETRY_SECONDS)
+        else:
+            return startup.main_addresses(known, default_route_sources())
 
 
 def _identify(node_ips: tuple[str, ...], bind_address: str) -> startup.NodeIdentity:
@@ -118,35 +135,66 @@ def _identify(node_ips: tuple[str, ...], bind_address: str) -> startup.NodeIdent
 
 
 def _prepare_conntrack(settings: Settings) -> None:
+    """Set the parameters of connection tracking. A host without a cluster works without them."""
     wanted = startup.conntrack_settings(settings.config)
-    for parameter in set_conntrack_parameters(conntrack_parameters(wanted, count_cpus())):
-        logger.info("Set sysctl", entry=parameter.path, value=parameter.value)
+    failed: set[str] = set()
+    for parameter in conntrack_parameters(wanted, count_cpus()):
+        if parameter.leave_alone in failed:
+            continue  # a larger hash table is of no use without a larger table
+        if parameter.sysctl.endswith("nf_conntrack_max"):
+            logger.info("Setting nf_conntrack_max", nfConntrackMax=parameter.value)
+        try:
+            ensure_parameter(parameter, partial(_log_writing, parameter))
+        except KernelError as error:
+            if not settings.extensions.text("manifests"):
+                raise
+            logger.error(error, "Going on without this conntrack parameter")
+            failed.add(parameter.leave_alone)
+
+
+def _log_writing(parameter: Parameter) -> None:
+    if parameter.sysctl:
+        logger.info("Set sysctl", entry=parameter.sysctl, value=parameter.value)
+    else:
+        logger.info("Setting conntrack hashsize", conntrackHashsize=parameter.value)
 
 
 async def _supported_families(
     mode: AnyMode, options: object, primary: Family
 ) -> tuple[Family, ...]:
     problems = {family: await _family_problem(mode, options, family) for family in Family}
-    families = startup.choose_families(problems, primary)
+    reasons = {f: None if problem is None else problem.reason for f, problem in problems.items()}
+    families = startup.choose_families(reasons, primary)
     for family, problem in problems.items():
         if problem is not None:
-            logger.info("No support for family", ipFamily=family.value, reason=problem)
-    stack = "dual-stack" if len(families) == 2 else "single-stack"
-    logger.info(f"kube-proxy running in {stack} mode", **{"primary ipFamily": primary.value})
+            logger.info(problem.message, ipFamily=family.value, **problem.values)
+    if len(families) == 2:
+        key = {"primary ipFamily": primary.value}
+        logger.info("kube-proxy running in dual-stack mode", **key)
+    else:
+        logger.info("kube-proxy running in single-stack mode", ipFamily=primary.value)
     return families
 
 
-async def _family_problem(mode: AnyMode, options: object, family: Family) -> str | None:
+class _Unavailable(Struct, frozen=True):
+    """Why a family cannot run here: for an error, and for the log."""
+
+    reason: str
+    message: str
+    values: Mapping[str, object] = {}
+
+
+async def _family_problem(mode: AnyMode, options: object, family: Family) -> _Unavailable | None:
     if family is Family.IPV6:
         if not Path("/proc/net/if_inet6").exists():
-            return "no kernel support for IPv6"
-        switch = Path("/proc/sys/net/ipv6/conf/all/disable_ipv6")
-        if switch.exists() and switch.read_text().strip() == "1":
-            return "IPv6 is disabled (net.ipv6.conf.all.disable_ipv6)"
+            return _Unavailable("no kernel support for IPv6", "No kernel support for family")
+        if find_sysctl("net/ipv6/conf/all/disable_ipv6") == "1":
+            reason = "IPv6 is disabled (net.ipv6.conf.all.disable_ipv6)"
+            return _Unavailable(reason, "Kernel support disabled for family")
     try:
         await mode.check((family,), options)
     except Unsupported as error:
-        return str(error)
+        return _Unavailable(str(error), f"No {mode.name} support for family", {"error": str(error)})
     return None
 
 

@@ -10,15 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from kubeproxy.api import objects
 from kubeproxy.api.decode import decode_node_ips, decode_pod_cidrs, is_eligible_node
 from kubeproxy.facts.ids import Family
+from kubeproxy.facts.node import NodeFacts
 from kubeproxy.logs import get_logger
-from kubeproxy.status.event_series import NORMAL, WARNING, Reference
+from kubeproxy.status.event_series import NORMAL, WARNING, Reference, service_reference
 from kubeproxy.status.events import Recorder
 from kubeproxy.status.health import ProxyHealth
 from kubeproxy.status.metrics import Metrics
 from kubeproxy.status.service_health import ServiceHealth
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.pipeline import Pipeline
-from kubeproxy.sync.report import Failure, RoundReport
+from kubeproxy.sync.report import Refusal, RoundReport
 
 logger = get_logger(__name__)
 
@@ -47,11 +48,16 @@ class Reporter:
         self._not_yet_synced = set(service_health)
         self._first_sync_done = first_sync_done
 
-    def started(self, families: Sequence[Family]) -> None:
-        """Report that the sync loops start."""
-        for family in families:
+    def started(self, nodes: Mapping[Family, NodeFacts]) -> None:
+        """Report that the sync loops start.
+
+        As upstream, a zone known by then is a request: where no list follows, health fails.
+        """
+        for family, node in nodes.items():
             self._health.updated(family)
             self._metrics.sync_queued(family, self._clock.time())
+            if node.zone:
+                self._health.queued(family)
         self._recorder.record(self._node, type=NORMAL, reason="Starting", action="StartKubeProxy")
 
     def sync_requested(self, family: Family) -> None:
@@ -61,11 +67,14 @@ class Reporter:
     async def round_finished(self, report: RoundReport, pipeline: Pipeline) -> None:
         self._metrics.observe_round(report)
         self._log(report)
-        if report.drift or report.drifted_items:
+        if report.drifted_items:
             self._report_drift(report)
-        for failure in report.failures:
-            self._report_failure(failure)
-        if report.is_success:
+        elif report.drift:
+            # What another program did was noticed, but it left our rules as they were.
+            logger.v(2).info("Rules checked, nothing of ours differs", cause=report.drift)
+        for refusal in report.refused:
+            self._report_refusal(refusal)
+        if report.is_done:
             self._health.updated(report.family)
             ports = self._service_health[report.family]
             await ports.sync_services(pipeline.health_check_ports)
@@ -81,8 +90,8 @@ class Reporter:
     def _log(self, report: RoundReport) -> None:
         if not report.is_success:
             logger.error(
-                "; ".join(_failure_text(failure) for failure in report.failures),
-                "Sync failed",
+                report.failure_text,
+                "Sync failed" if report.error else "Services are refused by the kernel",
                 ipFamily=report.family.value,
             )
         logger.v(2).info(
@@ -104,19 +113,16 @@ class Reporter:
             self._node, type=WARNING, reason="RulesRepaired", action="Repair", note=note
         )
 
-    def _report_failure(self, failure: Failure) -> None:
+    def _report_refusal(self, refusal: Refusal) -> None:
         """Record an event on the Service that cannot be programmed."""
-        name, _, _ = failure.owner.partition(":")
-        namespace, slash, rest = name.partition("/")
-        if not slash:
-            return
-        self._recorder.record(
-            Reference("Service", rest.partition("/")[0], namespace),
-            type=WARNING,
-            reason="FailedToProgramService",
-            action="Sync",
-            note=failure.message[:1024],
-        )
+        if refusal.service is not None:
+            self._recorder.record(
+                service_reference(refusal.service),
+                type=WARNING,
+                reason="FailedToProgramService",
+                action="Sync",
+                note=refusal.message[:1024],
+            )
 
 
 class NodeObserver:
@@ -155,7 +161,3 @@ class NodeObserver:
     def node_deleted(self) -> None:
         # Health keeps what the last object said: that is what upstream's users see.
         logger.info("Node is being deleted")
-
-
-def _failure_text(failure: Failure) -> str:
-    return f"{failure.owner}: {failure.message}" if failure.owner else failure.message

@@ -1,8 +1,9 @@
 """Everything that runs at the same time: engines, source, servers and watchers.
 
 `Proxy.run` opens the task group that holds all long-running work (a source opens another inside
-it, one task per collection). A failure that is not handled closer to its cause, a reason to
-restart, or a signal ends the group and with it the process. The rules stay in the kernel.
+it, one task per collection). A failure that is not handled closer to its cause or a reason to
+restart ends the group and with it the process. The rules stay in the kernel. Signals end the
+process without asking (`process`).
 """
 
 from __future__ import annotations
@@ -12,24 +13,26 @@ import gc
 import random
 import socket
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
-from msgspec.structs import replace
-
+from kubeproxy.api.decode import is_eligible_node
 from kubeproxy.api.source import Source
 from kubeproxy.config.command import Settings
-from kubeproxy.config.watch import UPDATED, ConfigWatch
-from kubeproxy.errors import KernelError, ProxyError
+from kubeproxy.errors import Busy, KernelError, ProxyError, fault_text
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import SERVICE_LINK, NodeFacts
 from kubeproxy.kernel.conntrack.table import clean_udp
 from kubeproxy.kernel.route.table import host_addresses, watch_addresses
 from kubeproxy.logs import get_logger
-from kubeproxy.modes.base import AnyBackend, AnyMode
+from kubeproxy.logs.limit import LogLimit
+from kubeproxy.modes.base import AnyBackend, AnyMode, DriftListener
 from kubeproxy.plan.conntrack import StaleRules, is_stale
-from kubeproxy.run.about import build_info, pages
+from kubeproxy.run.about import build_info, pages, service_summary
+from kubeproxy.run.notify import Notifier
 from kubeproxy.run.prepare import Prepared
+from kubeproxy.run.reconfigure import Reconfiguration
 from kubeproxy.run.reporter import NodeObserver, Reporter
+from kubeproxy.status.connections import Connections
 from kubeproxy.status.event_series import WARNING, Reference
 from kubeproxy.status.events import Recorder
 from kubeproxy.status.health import ProxyHealth
@@ -41,9 +44,12 @@ from kubeproxy.status.service_health import ServiceHealth
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.engine import FULL_SYNC_SECONDS, Engine, EngineTimes
 from kubeproxy.sync.intake import Intake
+from kubeproxy.version import COMMIT, PACKAGE_VERSION
 
 logger = get_logger(__name__)
 
+ADDRESS_RETRY_SECONDS = 1.0
+WATCH_RETRY_SECONDS = 30.0
 EVENT_GRACE_SECONDS = 2.0
 """How long the process waits at its end for a last event to be delivered."""
 
@@ -64,24 +70,31 @@ class Proxy:
         prepared: Prepared,
         metrics: Metrics,
         clock: Clock,
+        notifier: Notifier,
     ) -> None:
         config = settings.config
         self._settings = settings
+        self._notifier = notifier
         self._prepared = prepared
         self._source = source
         self._node = Reference("Node", prepared.node_name)
         self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._address_retry: asyncio.TimerHandle | None = None
+        self._address_log = LogLimit()
+        self._probe_connections = Connections()
         self._metrics = metrics
         metrics.serve_packet_counts(_PacketCounts(prepared.backends).read)
         self._health = ProxyHealth(
             2 * config.sync_period_seconds, monotonic=time.monotonic, wall_ns=time.time_ns
         )
-        self._health.node_eligible = prepared.node is None and not source.needs_node
+        self._health.node_eligible = (
+            is_eligible_node(prepared.node) if prepared.node else not source.needs_node
+        )
         self._recorder = Recorder(
             source.poster, hostname=socket.gethostname(), now_ns=time.time_ns, random=random.random
         )
-        addresses = host_addresses(without_links={SERVICE_LINK})
-        nodes = {f: replace(n, addresses=addresses[f]) for f, n in prepared.nodes.items()}
+        addresses = self._first_addresses()
+        nodes = {f: n.with_addresses(addresses[f]) for f, n in prepared.nodes.items()}
         self._reporter = Reporter(
             node_name=prepared.node_name,
             clock=clock,
@@ -89,7 +102,7 @@ class Proxy:
             health=self._health,
             recorder=self._recorder,
             service_health={f: self._service_health(node) for f, node in nodes.items()},
-            first_sync_done=_freeze_garbage_collector,
+            first_sync_done=self._first_sync_done,
         )
         self._engines = {
             family: Engine(
@@ -118,6 +131,7 @@ class Proxy:
             is_healthy=self._health.is_healthy if has_health_server else lambda: True,
             addresses=None if node.node_ports_match_all else node.node_port_addresses,
             recorder=self._recorder,
+            connections=self._probe_connections,
         )
 
     def _node_observer(self) -> NodeObserver:
@@ -129,10 +143,12 @@ class Proxy:
             restart=self._restart,
         )
 
-    def stop(self) -> None:
-        """End everything with exit code 0."""
-        if not self._ending.done():
-            self._ending.set_result(None)
+    def _first_sync_done(self) -> None:
+        pipelines = {family: engine.pipeline for family, engine in self._engines.items()}
+        summary = service_summary(self._settings, pipelines)
+        logger.info("Serving", **summary)
+        self._notifier.ready(f"Serving {summary['services']} services in {summary['mode']} mode")
+        _freeze_garbage_collector()
 
     def _restart(self, reason: str) -> None:
         if not self._ending.done():
@@ -141,16 +157,16 @@ class Proxy:
     async def run(self) -> None:
         """Run everything at once. Raises the ProxyError that ended it, if it was one."""
         self._metrics.build_info(**build_info(self._settings.version))
+        self._metrics.set("kubeproxy_distribution_info", 1, version=PACKAGE_VERSION, commit=COMMIT)
         self._metrics.feature_gates(
             (gate.name, gate.stage.value, on) for gate, on in self._settings.gates
         )
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(work) for work in self._work()]
-                self._reporter.started(self._prepared.families)
+                for work in self._work():
+                    group.create_task(work)
+                self._reporter.started(self._prepared.nodes)
                 await self._ending
-                for task in tasks:
-                    task.cancel()
         except* ProxyError as errors:
             failure = _first(errors)
             if isinstance(failure, ServeError):
@@ -166,25 +182,69 @@ class Proxy:
             self._recorder.run(),
             self._metrics_server().run(),
             self._source.run(self._intake, self._prepared.node_name),
-            watch_addresses(self._addresses_changed, without_links={SERVICE_LINK}),
+            self._watch_addresses(),
+            self._reconfiguration().run(),
+            self._notifier.feed_watchdog(self._health.is_healthy),
         ]
         if config.healthz_bind_address:
             work.append(self._health_server().run())
         for family, engine in self._engines.items():
             work.append(engine.run())
-            work.append(self._prepared.backends[family].watch(engine.report_drift))
-        if self._settings.config_content is not None:
-            work.append(self._watch_config(self._settings.config_content))
+            work.append(keep_watching(self._prepared.backends[family].watch, engine.report_drift))
         return work
 
-    def _addresses_changed(self) -> None:
-        self._intake.addresses_changed(host_addresses(without_links={SERVICE_LINK}))
+    async def _watch_addresses(self) -> None:
+        """Follow the host's addresses. Where that fails, read them and try again."""
+        while True:
+            try:
+                await watch_addresses(self._addresses_changed, without_links={SERVICE_LINK})
+            except KernelError as error:
+                if self._address_log.is_due("watch"):
+                    logger.error(error, "Cannot watch the host's addresses; trying again")
+            await asyncio.sleep(ADDRESS_RETRY_SECONDS)
+            self._addresses_changed()
 
-    async def _watch_config(self, content: bytes) -> None:
-        with ConfigWatch(self._settings.config_file, content) as watch:
-            change = await watch.changed()
-        logger.info("Configuration file changed", file=self._settings.config_file, how=change.value)
-        self._restart(UPDATED)
+    def _addresses_changed(self) -> None:
+        """Take over the host's addresses. If they cannot be read now, try again in a moment."""
+        if self._address_retry is not None:
+            # The read to come finds this change, too. Under heavy churn reading at every event
+            # would leave no time for anything else.
+            return
+        try:
+            addresses = host_addresses(without_links={SERVICE_LINK})
+        except KernelError as error:
+            self._retry_addresses_later(error)
+            return
+        self._intake.addresses_changed(addresses)
+
+    def _first_addresses(self) -> Mapping[Family, tuple[str, ...]]:
+        """Return the host's addresses, or none for a moment while they change all the time."""
+        try:
+            return host_addresses(without_links={SERVICE_LINK})
+        except Busy as error:
+            self._retry_addresses_later(error)
+            return dict.fromkeys(Family, ())
+
+    def _retry_addresses_later(self, error: KernelError) -> None:
+        if self._address_log.is_due():
+            logger.error(error, "Cannot read the host's addresses; trying again")
+        self._address_retry = asyncio.get_running_loop().call_later(
+            ADDRESS_RETRY_SECONDS, self._retry_addresses
+        )
+
+    def _retry_addresses(self) -> None:
+        self._address_retry = None
+        self._addresses_changed()
+
+    def _reconfiguration(self) -> Reconfiguration:
+        return Reconfiguration(
+            self._settings,
+            node=self._node,
+            recorder=self._recorder,
+            metrics=self._metrics,
+            restart=self._restart,
+            random=random.random,
+        )
 
     async def _record_failure(self, failure: ServeError) -> None:
         """Record an event on the Node and wait a moment for it to be delivered."""
@@ -214,9 +274,37 @@ class Proxy:
         return HttpServer(
             METRICS_ROLE,
             config.metrics_bind_address,
-            metrics_handler(pages(self._settings, self._metrics)),
+            metrics_handler(pages(self._settings, self._metrics, self._prepared.identity)),
             hard_fail=config.bind_address_hard_fail,
         )
+
+
+async def keep_watching(
+    watch: Callable[[DriftListener], Awaitable[None]],
+    drifted: DriftListener,
+    pause_seconds: float = WATCH_RETRY_SECONDS,
+) -> None:
+    """Notice foreign changes until there is nothing to watch. What fails is tried again.
+
+    A proxy that cannot notice edits of its rules serves all the same, so no fault of a tool, of
+    the kernel or of ours ends it here.
+    """
+    while True:
+        try:
+            await watch(drifted)
+        except Exception as fault:
+            logger.error(_text_of(fault), "Foreign changes may go unnoticed; watching again soon")
+        else:
+            return
+        await asyncio.sleep(pause_seconds)
+        drifted("perhaps, while nothing could be noticed")
+
+
+def _text_of(fault: Exception) -> str:
+    """Word the first error of a group, or the one there is."""
+    while isinstance(fault, ExceptionGroup):
+        fault = fault.exceptions[0]
+    return str(fault) if isinstance(fault, ProxyError) else fault_text(fault)
 
 
 def _times(settings: Settings, mode: AnyMode) -> EngineTimes:

@@ -57,20 +57,19 @@ def identify_node(node_ips: Sequence[str], bind_address: str) -> NodeIdentity:
     return NodeIdentity(ips, primary)
 
 
-def main_addresses(addresses: Mapping[Family, Sequence[str]]) -> tuple[str, ...]:
-    """The first address of each family by which others can reach this host."""
-    found = (
-        next(
-            (
-                a
-                for a in addresses[family]
-                if not ip_address(a).is_link_local and not is_loopback(a)
-            ),
-            None,
-        )
-        for family in Family
-    )
-    return tuple(address for address in found if address is not None)
+def main_addresses(
+    addresses: Mapping[Family, Sequence[str]], preferred: Mapping[Family, str] | None = None
+) -> tuple[str, ...]:
+    """The address of each family by which others can reach this host: the preferred, or a first."""
+    found = []
+    for family in Family:
+        usable = [
+            a for a in addresses[family] if not ip_address(a).is_link_local and not is_loopback(a)
+        ]
+        wanted = (preferred or {}).get(family)
+        if usable:
+            found.append(wanted if wanted in usable else usable[0])
+    return tuple(found)
 
 
 def expand_node_port_addresses(
@@ -104,12 +103,25 @@ def local_detector(
     return LocalDetector(DetectorKind.CIDR, cidr) if cidr else LocalDetector()
 
 
-def missing_detector_note(config: KubeProxyConfiguration) -> str:
+class Note(Struct, frozen=True):
+    """A message for the log and its values."""
+
+    message: str
+    values: Mapping[str, object]
+
+
+def missing_detector_note(config: KubeProxyConfiguration, pod_cidrs: Sequence[str]) -> Note:
     """The log message for a primary family that cannot recognise local pods."""
+    # Upstream's lists are null when they are empty.
     if config.detect_local_mode == "NodeCIDR":
-        return "Detect-local-mode set to NodeCIDR, but no PodCIDR defined at node"
-    return (
-        "Detect-local-mode set to ClusterCIDR, but no cluster CIDR specified for primary IP family"
+        return Note(
+            "Detect-local-mode set to NodeCIDR, but no PodCIDR defined at node for primary IP"
+            " family",
+            {"podCIDRs": list(pod_cidrs) or None},
+        )
+    return Note(
+        "Detect-local-mode set to ClusterCIDR, but no cluster CIDR specified for primary IP family",
+        {"clusterCIDRs": list(config.cluster_cidrs) or None},
     )
 
 
@@ -132,6 +144,7 @@ def node_facts(
     pod_cidrs: Sequence[str],
     node_port_addresses: tuple[str, ...],
     allows_external_ips: bool,
+    zone: str = "",
 ) -> NodeFacts:
     """One family's view of the node, before the first event."""
     return NodeFacts(
@@ -142,6 +155,7 @@ def node_facts(
         node_port_cidrs=node_port_cidrs_of(family, node_port_addresses),
         masquerade_all=config.masquerade_all,
         allows_external_ips=allows_external_ips,
+        zone=zone,
     )
 
 

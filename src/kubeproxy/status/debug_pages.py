@@ -14,10 +14,9 @@ from html import escape
 
 from kubeproxy.go.quoting import quote
 from kubeproxy.status import profiling
-from kubeproxy.status.http import NOSNIFF, TEXT, Request, Response, not_found, text
+from kubeproxy.status.http import HTML, NOSNIFF, TEXT, Request, Response, not_found, text
 from kubeproxy.status.pprof import Profile, encode_pprof, format_folded
 
-_HTML = ("Content-Type", "text/html; charset=utf-8")
 PROFILES = {
     "allocs": "memory allocated while tracing and still held (?seconds=, default 10)",
     "block": "always empty: Python does not record it",
@@ -48,23 +47,24 @@ class DebugPages:
         self._sample_cpu = sample_cpu
         self._trace_heap = trace_heap
         self._is_sampling = False
+        self._is_tracing = False
 
     async def handle(self, request: Request) -> Response:
         """Serve every path below `/debug/`."""
         path = request.path
         if path == "/debug/pprof":
             body = b'<a href="/debug/pprof/">Found</a>.\n\n'
-            return Response(body, 302, (_HTML, ("Location", "/debug/pprof/")))
+            return Response(body, 302, (HTML, ("Location", "/debug/pprof/")))
         if path.startswith("/debug/pprof/"):
             return await self._profile(path.removeprefix("/debug/pprof/"), request)
         if path in ("/debug/flags", "/debug/flags/"):
-            return Response(_flag_index(), 200, (_HTML,))
+            return Response(_flag_index(), 200, (HTML,))
         return self._flag(request) if path == "/debug/flags/v" else not_found()
 
     async def _profile(self, name: str, request: Request) -> Response:
         match name:
             case "":
-                return Response(_index(), 200, (_HTML, NOSNIFF))
+                return Response(_index(), 200, (HTML, NOSNIFF))
             case "cmdline":
                 return text("\0".join(self._command_line))
             case "symbol":
@@ -74,8 +74,7 @@ class DebugPages:
             case "profile":
                 return await self._cpu(request)
             case "heap" | "allocs":
-                seconds = _seconds(request, HEAP_SECONDS)
-                return _rendered(name, await self._trace_heap(seconds), request)
+                return await self._heap(name, request)
             case "goroutine" | "threadcreate":
                 if _debug(request):
                     return Response(profiling.format_stacks(), 200, (TEXT, NOSNIFF))
@@ -95,6 +94,17 @@ class DebugPages:
         finally:
             self._is_sampling = False
         return _rendered("profile", profile, request)
+
+    async def _heap(self, name: str, request: Request) -> Response:
+        # A snapshot stops everything else; with tracing on, many could be asked for at once.
+        if self._is_tracing:
+            return text("Could not enable heap profiling: heap profiling already in use\n", 500)
+        self._is_tracing = True
+        try:
+            profile = await self._trace_heap(_seconds(request, HEAP_SECONDS))
+        finally:
+            self._is_tracing = False
+        return _rendered(name, profile, request)
 
     def _flag(self, request: Request) -> Response:
         if request.method != "PUT":

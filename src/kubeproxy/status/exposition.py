@@ -71,7 +71,7 @@ def _text_lines(family: Metric) -> Iterator[str]:
     yield f"# HELP {name} {help_text}\n"
     yield f"# TYPE {name} {family.type}\n"
     for sample in sorted(_published(family), key=_sample_order):
-        yield f"{sample.name}{_text_labels(sample.labels)} {format_general(sample.value)}\n"
+        yield f"{sample.name}{_text_labels(sample.labels)} {_number(sample.value)}\n"
 
 
 def _sample_order(sample: Sample) -> tuple[tuple[str, ...], int, float]:
@@ -88,8 +88,13 @@ def _text_labels(labels: Mapping[str, str]) -> str:
     # Go writes the labels in order of name and the bucket's bound last.
     named = [(k, v) for k, v in sorted(labels.items()) if k != "le"]
     if "le" in labels:
-        named.append(("le", format_general(float(labels["le"]))))
+        named.append(("le", _number(float(labels["le"]))))
     return "{" + ",".join(f'{k}="{_escape(v)}"' for k, v in named) + "}"
+
+
+def _number(value: float) -> str:
+    # Prometheus' library writes every zero without a sign, unlike Go otherwise.
+    return format_general(value) if value else "0"
 
 
 def _escape(value: str) -> str:

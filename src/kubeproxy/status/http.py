@@ -1,17 +1,16 @@
-"""Small HTTP servers: plain request and response values in front, aiohttp behind.
+"""Small HTTP servers: one listening address each, and a handler.
 
-Handlers are functions from `Request` to `Response` and know no library. `HttpServer` binds its
-address (again every five seconds while that fails, or only once if a failure shall end the program)
-and serves until cancelled. aiohttp is imported when the first server runs, so that commands which
-serve nothing start quickly.
+Handlers are functions from `Request` to `Response`. `HttpServer` binds its address (again every
+five seconds while that fails, or only once if a failure shall end the program) and serves until
+cancelled. Connections and their limits are in `connections`, the bytes in `http_wire`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Awaitable, Callable
+from urllib.parse import quote
 
 import msgspec
 
@@ -19,42 +18,20 @@ from kubeproxy.errors import ProxyError
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.go.hostport import split_host_port
 from kubeproxy.logs import get_logger
+from kubeproxy.status.connection import Handler
+from kubeproxy.status.connections import Connections, Listener
+from kubeproxy.status.http_wire import Request, Response
 from kubeproxy.status.listen import ListenError, listen
 
-if TYPE_CHECKING:
-    from aiohttp import web
+__all__ = ["Handler", "HttpServer", "Request", "Response", "ServeError", "ServerRole"]
 
 logger = get_logger(__name__)
 
 RETRY_SECONDS = 5.0
 TEXT = ("Content-Type", "text/plain; charset=utf-8")
 JSON = ("Content-Type", "application/json")
+HTML = ("Content-Type", "text/html; charset=utf-8")
 NOSNIFF = ("X-Content-Type-Options", "nosniff")
-
-
-class Request(msgspec.Struct, frozen=True):
-    """The part of a request that handlers see. Header names are lower case."""
-
-    method: str
-    path: str
-    query: Mapping[str, tuple[str, ...]] = {}
-    headers: Mapping[str, str] = {}
-    body: bytes = b""
-
-    @property
-    def accept(self) -> str:
-        return self.headers.get("accept", "")
-
-
-class Response(msgspec.Struct, frozen=True):
-    """The response of a handler."""
-
-    body: bytes
-    status: int = 200
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
 class ServeError(ProxyError):
@@ -77,6 +54,13 @@ class ServerRole(msgspec.Struct, frozen=True, gc=False):
 def text(body: str, status: int = 200) -> Response:
     """Return a response of plain text."""
     return Response(body.encode(), status, (TEXT, NOSNIFF))
+
+
+def redirect(location: str) -> Response:
+    """Return Go's response that sends the client to another path."""
+    target = quote(location, safe="/%?=&+,;:@!$'()*~")
+    body = f'<a href="{target}">Temporary Redirect</a>.\n\n'
+    return Response(body.encode(), 307, (HTML, ("Location", target)))
 
 
 def not_found() -> Response:
@@ -126,36 +110,13 @@ class HttpServer:
             raise ServeError(self._role.fatal_prefix + message, self._role.event_reason) from error
 
     async def _serve(self, sock: socket.socket) -> None:
-        from aiohttp import web
-
-        runner = web.ServerRunner(web.Server(self._handle, access_log=None), shutdown_timeout=1.0)
+        listener = Listener(sock, self._handler, Connections())
         try:
-            await runner.setup()
-            await web.SockSite(runner, sock).start()
+            listener.start()
             host, port = sock.getsockname()[:2]
             logger.v(3).info("Started HTTP server", address=join_host_port(host, port))
             self.is_serving.set()
             await asyncio.Event().wait()
         finally:
             self.is_serving.clear()
-            await runner.cleanup()
-
-    async def _handle(self, raw: web.BaseRequest) -> web.StreamResponse:
-        from aiohttp import web
-
-        response = await self._handler(await _read(raw))
-        headers = [*response.headers, ("Server", "kube-proxy")]
-        return web.Response(body=response.body, status=response.status, headers=headers)
-
-
-async def _read(raw: web.BaseRequest) -> Request:
-    query: dict[str, tuple[str, ...]] = {}
-    for key, value in raw.query.items():
-        query[key] = (*query.get(key, ()), value)
-    return Request(
-        method=raw.method,
-        path=raw.path,
-        query=query,
-        headers={k.lower(): v for k, v in raw.headers.items()},
-        body=await raw.read() if raw.can_read_body else b"",
-    )
+            listener.close()

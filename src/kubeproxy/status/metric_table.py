@@ -292,6 +292,11 @@ CLIENT = (
         "rest_client_transport_cache_entries", "gauge", "Connections pools kept to API servers"
     ),
     MetricSpec(
+        "rest_client_transport_cert_rotation_gc_calls_total",
+        "counter",
+        "Certificate rotations that ended with their connection pool",
+    ),
+    MetricSpec(
         "rest_client_transport_create_calls_total",
         "counter",
         "Connection pools asked for, by hit or miss",
@@ -315,6 +320,7 @@ GENERIC = (
             "compiler",
             "platform",
         ),
+        stability="BETA",
     ),
     MetricSpec(
         "kubernetes_feature_enabled",
@@ -331,6 +337,11 @@ GENERIC = (
         stability="BETA",
     ),
     MetricSpec(
+        "cardinality_enforcement_unexpected_categorizations_total",
+        "counter",
+        "Label values outside of an allowed list",
+    ),
+    MetricSpec(
         "hidden_metrics_total", "counter", "Metrics hidden by deprecation", stability="BETA"
     ),
     MetricSpec(
@@ -340,6 +351,17 @@ GENERIC = (
 
 # ---- Ours: not in upstream. Names start with kubeproxy_ and follow the same rules. ----
 EXTENSIONS = (
+    MetricSpec(
+        "kubeproxy_config_last_reload_successful",
+        "gauge",
+        "0 if the configuration file has changed to what cannot be used, else 1",
+    ),
+    MetricSpec(
+        "kubeproxy_distribution_info",
+        "gauge",
+        "Always 1; the labels say which version of this program runs, and of which commit",
+        ("version", "commit"),
+    ),
     MetricSpec(
         "kubeproxy_drift_repairs_total",
         "counter",
@@ -351,6 +373,12 @@ EXTENSIONS = (
         "counter",
         "API objects left out because they cannot be used",
         ("kind",),
+    ),
+    MetricSpec(
+        "kubeproxy_refused_service_ports",
+        "gauge",
+        "Service ports that the kernel refuses at present; they are retried with a growing pause",
+        _FAMILY,
     ),
     MetricSpec(
         "kubeproxy_sync_batch_failures_total",

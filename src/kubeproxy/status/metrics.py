@@ -116,12 +116,12 @@ class Metrics:
         # The round took all waiting changes, whether or not the kernel accepted them.
         self.set("kubeproxy_sync_proxy_rules_endpoint_changes_pending", 0)
         self.set("kubeproxy_sync_proxy_rules_service_changes_pending", 0)
-        if report.is_success:
-            self._observe_success(report, family)
-        else:
+        if report.is_done:
+            self._observe_done(report, family)
+        if not report.is_success:
             self._observe_failure(report, family)
-        if report.drifted_items:
-            self.add("kubeproxy_drift_repairs_total", report.drifted_items, ip_family=family)
+        self.set("kubeproxy_refused_service_ports", report.held_back, ip_family=family)
+        self.add("kubeproxy_drift_repairs_total", report.drifted_items, ip_family=family)
         for measure in report.measures:
             labels = {**dict(measure.labels), "ip_family": family}
             self._measure(measure.metric, measure.value, labels)
@@ -141,13 +141,14 @@ class Metrics:
                 report.conntrack_seconds,
                 ip_family=family,
             )
-            self.add(
-                "kubeproxy_conntrack_reconciler_deleted_entries_total",
-                report.conntrack_deleted,
-                ip_family=family,
-            )
+        # Also if there was nothing to look for: a counter that begins at 0 shows its first rise.
+        self.add(
+            "kubeproxy_conntrack_reconciler_deleted_entries_total",
+            report.conntrack_deleted,
+            ip_family=family,
+        )
 
-    def _observe_success(self, report: RoundReport, family: str) -> None:
+    def _observe_done(self, report: RoundReport, family: str) -> None:
         self.set(
             "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
             report.finished_at,
@@ -172,7 +173,7 @@ class Metrics:
         if not report.is_full:
             name = "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total"
             self.add(name, ip_family=family)
-        failures = len(report.failures)
+        failures = len(report.refused) + bool(report.error)
         self.add("kubeproxy_sync_batch_failures_total", failures, ip_family=family)
 
     def _measure(self, name: str, value: float, labels: Mapping[str, str]) -> None:

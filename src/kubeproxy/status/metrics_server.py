@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
@@ -95,12 +95,12 @@ class _MetricsServer:
             routes["/statusz"] = self._statusz
         return routes
 
-    async def handle(self, request: Request) -> Response:
+    def handle(self, request: Request) -> Response | Awaitable[Response]:
         route = self._routes.get(request.path)
         if route is not None:
             return route(request)
         if self._pages.debug is not None and request.path.startswith("/debug/"):
-            return await self._pages.debug.handle(request)
+            return self._pages.debug.handle(request)
         return not_found()
 
     def _healthz(self, request: Request) -> Response:

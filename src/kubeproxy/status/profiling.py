@@ -78,9 +78,14 @@ def _stack(frame: FrameType | None) -> Stack:
     frames: list[Frame] = []
     while frame is not None and len(frames) < MAX_DEPTH:
         code = frame.f_code
-        frames.append(Frame(code.co_qualname, code.co_filename, frame.f_lineno))
+        frames.append(Frame(code.co_qualname, code.co_filename, _line(frame)))
         frame = frame.f_back
     return tuple(reversed(frames))
+
+
+def _line(frame: FrameType) -> int:
+    # Between two lines it is None, against what its type says.
+    return frame.f_lineno or 0
 
 
 async def trace_heap(seconds: float) -> Profile:
@@ -119,9 +124,7 @@ def stacks() -> Profile:
 
 def _task_stack(task: asyncio.Task[object]) -> Stack:
     named = Frame(f"task {task.get_name()}", "", 0)
-    inner = (
-        Frame(f.f_code.co_qualname, f.f_code.co_filename, f.f_lineno) for f in task.get_stack()
-    )
+    inner = (Frame(f.f_code.co_qualname, f.f_code.co_filename, _line(f)) for f in task.get_stack())
     return (named, *inner)
 
 

@@ -10,7 +10,6 @@ Which Services and which addresses are used is decided by the caller.
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +19,11 @@ import msgspec
 
 from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.logs import get_logger
+from kubeproxy.status.connections import Connections, Listener
 from kubeproxy.status.event_series import WARNING, service_reference
 from kubeproxy.status.events import Recorder
+from kubeproxy.status.http import JSON, NOSNIFF, Request, Response
 from kubeproxy.status.listen import ListenError, Network, listen
-from kubeproxy.status.probe_http import ProbeAnswer, ProbeProtocol
 
 logger = get_logger(__name__)
 
@@ -39,17 +39,20 @@ class ServiceHealth:
         is_healthy: Callable[[], bool] = lambda: True,
         addresses: Sequence[str] | None = None,
         recorder: Recorder | None = None,
+        connections: Connections | None = None,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """Listen on `addresses`, or on all of the family if none are given.
 
-        `is_healthy` is the proxy's own health; without a health server it is always true.
+        `is_healthy` is the proxy's own health; without a health server it is always true. All
+        ports, of both families if they are given the same `connections`, share their limits.
         """
         self._family = family
         self._node_name = node_name
         self._is_healthy = is_healthy
         self._addresses = (family.wildcard,) if addresses is None else tuple(addresses)
         self._recorder = recorder
+        self._connections = Connections() if connections is None else connections
         self._now_ns = now_ns
         self._ports: dict[ServiceName, HealthPort] = {}
 
@@ -84,14 +87,14 @@ class ServiceHealth:
 
     async def _open(self, name: ServiceName, port: int) -> None:
         logger.v(2).info("Opening healthcheck", service=str(name), port=port)
-        opened = HealthPort(name, port, self._is_healthy, self._now_ns)
         try:
             sockets = _listen_all(self._family, self._addresses, port)
         except ListenError as error:
             self._report(name, port, error)
             return
+        opened = HealthPort(name, port, self._is_healthy)
+        opened.serve(sockets, self._connections, self._now_ns)
         self._ports[name] = opened
-        await opened.serve(sockets)
 
     def _report(self, name: ServiceName, port: int, error: ListenError) -> None:
         logger.error(
@@ -113,54 +116,39 @@ class ServiceHealth:
 
 
 class HealthPort:
-    """The listeners and connections of one Service."""
+    """The listeners of one Service."""
 
-    def __init__(
-        self,
-        service: ServiceName,
-        port: int,
-        is_healthy: Callable[[], bool],
-        now_ns: Callable[[], int],
-    ) -> None:
+    def __init__(self, service: ServiceName, port: int, is_healthy: Callable[[], bool]) -> None:
         self.port = port
         self.local_endpoints = 0
         self._service = service
         self._is_healthy = is_healthy
-        self._now_ns = now_ns
-        self._servers: list[asyncio.Server] = []
-        self._transports: set[asyncio.Transport] = set()
-        self._is_closed = False
+        self._listeners: list[Listener] = []
 
-    async def serve(self, sockets: Sequence[socket.socket]) -> None:
-        loop = asyncio.get_running_loop()
+    def serve(
+        self,
+        sockets: Sequence[socket.socket],
+        connections: Connections,
+        now_ns: Callable[[], int],
+    ) -> None:
         for sock in sockets:
-            server = await loop.create_server(self._connection, sock=sock)
-            self._servers.append(server)
+            listener = Listener(sock, self.respond, connections, now_ns=now_ns)
+            listener.start()
+            self._listeners.append(listener)
 
     def close(self) -> None:
-        self._is_closed = True
-        for server in self._servers:
-            server.close()
-        for transport in self._transports:
-            transport.abort()
+        for listener in self._listeners:
+            listener.close()
 
-    def answer(self) -> ProbeAnswer:
-        return service_answer(self._service, self.local_endpoints, proxy_healthy=self._is_healthy())
-
-    def opened(self, transport: asyncio.Transport) -> None:
-        self._transports.add(transport)
-        if self._is_closed:  # accepted just before the port was closed
-            transport.abort()
-
-    def closed(self, transport: asyncio.Transport) -> None:
-        self._transports.discard(transport)
-
-    def _connection(self) -> ProbeProtocol:
-        return ProbeProtocol(self, self._now_ns)
+    def respond(self, _: Request) -> Response:
+        """Respond to a probe: any path, any method."""
+        return service_response(
+            self._service, self.local_endpoints, proxy_healthy=self._is_healthy()
+        )
 
 
-def service_answer(service: ServiceName, count: int, *, proxy_healthy: bool) -> ProbeAnswer:
-    """Make the answer to a probe of this Service's port.
+def service_response(service: ServiceName, count: int, *, proxy_healthy: bool) -> Response:
+    """Make the response to a probe of this Service's port.
 
     Load balancers may weigh nodes by the header with the number of endpoints.
     """
@@ -169,12 +157,8 @@ def service_answer(service: ServiceName, count: int, *, proxy_healthy: bool) -> 
         "localEndpoints": count,
         "serviceProxyHealthy": proxy_healthy,
     }
-    headers = (
-        ("Content-Type", "application/json"),
-        ("X-Content-Type-Options", "nosniff"),
-        ("X-Load-Balancing-Endpoint-Weight", str(count)),
-    )
-    return ProbeAnswer(200 if count and proxy_healthy else 503, headers, _tabbed(body))
+    headers = (JSON, NOSNIFF, ("X-Load-Balancing-Endpoint-Weight", str(count)))
+    return Response(_tabbed(body), 200 if count and proxy_healthy else 503, headers)
 
 
 def _tabbed(value: object) -> bytes:

@@ -32,6 +32,8 @@ class RunningVersion(msgspec.Struct, frozen=True, gc=False):
     runtime: str
     binary: str
     emulation: str
+    distribution: str = ""
+    """This program by its own name and version, which upstream's page has no place for."""
 
 
 class ObjectFormat(msgspec.Struct, frozen=True, gc=False):
@@ -68,6 +70,7 @@ def statusz(
         "Go version": version.runtime,
         "Binary version": version.binary,
         "Emulation version": version.emulation,
+        **({"Distribution": version.distribution} if version.distribution else {}),
         "Paths": " ".join(paths),
     }
     return _page("statusz", "".join(f"{k}{separator} {v}\n" for k, v in rows.items()))
@@ -80,6 +83,7 @@ def _status_fields(version: RunningVersion, paths: Sequence[str], up: int) -> di
         "goVersion": version.runtime,
         "binaryVersion": version.binary,
         "emulationVersion": version.emulation,
+        **({"distribution": version.distribution} if version.distribution else {}),
         "paths": list(paths),
     }
 

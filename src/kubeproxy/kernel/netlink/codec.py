@@ -92,8 +92,8 @@ def attr_nested(kind: int, *children: bytes) -> bytes:
 
 
 def attr_str(kind: int, text: str) -> bytes:
-    """NUL-terminated text."""
-    return attr(kind, text.encode() + b"\0")
+    """NUL-terminated text. Bytes that were no text when read go back as they were."""
+    return attr(kind, text.encode(errors="surrogateescape") + b"\0")
 
 
 def _packer(layout: str) -> Callable[[int, int], bytes]:

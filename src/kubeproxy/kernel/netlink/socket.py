@@ -39,7 +39,12 @@ _SO_ATTACH_FILTER = 26
 
 _RECEIVE_BYTES = 1 << 18
 _DUMP_ATTEMPTS = 5
-_BUSY = frozenset({errnos.EAGAIN, errnos.EINTR, errnos.ETIMEDOUT, errnos.ENOBUFS, errnos.ERESTART})
+_BUSY = frozenset(
+    {
+        *(errnos.EAGAIN, errnos.EINTR, errnos.ETIMEDOUT, errnos.ENOBUFS, errnos.ERESTART),
+        *(errnos.EMFILE, errnos.ENFILE),
+    }
+)
 """ERESTART: the rule set changed while the kernel prepared a transaction."""
 _DRIFTED = frozenset({errnos.ENOENT, errnos.EEXIST, errnos.EBUSY, errnos.ESRCH})
 

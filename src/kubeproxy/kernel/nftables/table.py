@@ -20,6 +20,7 @@ from kubeproxy.kernel.netlink.socket import (
     kernel_error,
 )
 from kubeproxy.kernel.nftables import wire as nft
+from kubeproxy.kernel.rcu import wait_for_readers
 
 
 class NftablesTable(Protocol):
@@ -43,6 +44,12 @@ class NftablesTable(Protocol):
     def element_lists(self, table: str, name: str) -> list[bytes]: ...
 
     def elements(self, table: str, name: str) -> list[nft.ElementInfo]: ...
+
+    def objects(self, table: str) -> list[nft.ObjectInfo]: ...
+
+    def flowtables(self, table: str) -> list[nft.ObjectInfo]: ...
+
+    def wait_for_readers(self) -> None: ...
 
 
 class Nftables:
@@ -110,6 +117,21 @@ class Nftables:
         """The elements of one set, parsed one by one."""
         lists = self.element_lists(table, name)
         return [found for listed in lists for found in nft.parse_elements(listed)]
+
+    def objects(self, table: str) -> list[nft.ObjectInfo]:
+        """The named counters, quotas and so on of a table."""
+        dumped = self._dump(nft.GETOBJ, nft.object_reference(table), f"list objects of {table}")
+        return [found for m in dumped if (found := nft.parse_object(m)).table == table]
+
+    def flowtables(self, table: str) -> list[nft.ObjectInfo]:
+        """The flowtables of a table."""
+        body = nft.object_reference(table)
+        dumped = self._dump(nft.GETFLOWTABLE, body, f"list flowtables of {table}")
+        return [found for m in dumped if (found := nft.parse_flowtable(m)).table == table]
+
+    def wait_for_readers(self) -> None:
+        """Return when no packet is under way any more that may have read what is replaced now."""
+        wait_for_readers()
 
 
 def refusals_of(

@@ -58,6 +58,8 @@ NEWRULE, GETRULE, DELRULE = 6, 7, 8
 NEWSET, GETSET, DELSET = 9, 10, 11
 NEWSETELEM, GETSETELEM, DELSETELEM = 12, 13, 14
 NEWGEN = 15
+NEWOBJ, GETOBJ, DELOBJ = 18, 19, 20
+NEWFLOWTABLE, GETFLOWTABLE, DELFLOWTABLE = 22, 23, 24
 
 # enum nft_registers: 0 holds the verdict, 1 to 4 are the old names of every fourth 4-byte register
 NFT_REG_VERDICT, NFT_REG_1, NFT_REG_4 = 0, 1, 4
@@ -77,16 +79,24 @@ NF_IP_PRI_NAT_DST, NF_IP_PRI_FILTER, NF_IP_PRI_NAT_SRC = -100, 0, 100
 NFTA_LIST_ELEM = 1
 NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY = 1, 2
 NFTA_TABLE_NAME, NFTA_TABLE_FLAGS, NFTA_TABLE_USERDATA = 1, 2, 6
+NFT_TABLE_F_DORMANT = 0x1
+"""The base chains of such a table are not attached to their hooks."""
+NFTA_OBJ_TABLE, NFTA_OBJ_NAME, NFTA_OBJ_TYPE = 1, 2, 3
+NFTA_FLOWTABLE_TABLE, NFTA_FLOWTABLE_NAME = 1, 2
 
 NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME, NFTA_CHAIN_HOOK, NFTA_CHAIN_POLICY = 1, 3, 4, 5
-NFTA_CHAIN_TYPE, NFTA_CHAIN_USERDATA = 7, 12
+NFTA_CHAIN_TYPE, NFTA_CHAIN_FLAGS, NFTA_CHAIN_USERDATA = 7, 10, 12
+NFT_CHAIN_BINDING = 0x4
+"""A chain without a name of its own, which lives and dies with the rule that jumps there."""
 
 NFTA_RULE_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_EXPRESSIONS = 1, 2, 3, 4
 NFTA_RULE_USERDATA = 7
 
 NFTA_SET_TABLE, NFTA_SET_NAME, NFTA_SET_FLAGS = 1, 2, 3
 NFTA_SET_KEY_TYPE, NFTA_SET_KEY_LEN, NFTA_SET_DATA_TYPE, NFTA_SET_DATA_LEN = 4, 5, 6, 7
-NFTA_SET_ID, NFTA_SET_TIMEOUT, NFTA_SET_USERDATA = 10, 11, 13
+NFTA_SET_DESC, NFTA_SET_ID, NFTA_SET_TIMEOUT, NFTA_SET_USERDATA = 9, 10, 11, 13
+NFTA_SET_EXPR, NFTA_SET_EXPRESSIONS = 17, 18
+NFTA_SET_DESC_SIZE = 1
 
 NFT_SET_ANONYMOUS, NFT_SET_MAP, NFT_SET_TIMEOUT, NFT_SET_EVAL = 0x1, 0x8, 0x10, 0x20
 """Rules may add elements to a set with NFT_SET_EVAL, which nft calls "dynamic"."""
@@ -95,6 +105,8 @@ NFT_DATA_VERDICT = 0xFFFFFF00
 
 NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_ELEMENTS = 1, 2, 3
 NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_USERDATA = 1, 2, 3, 6
+NFT_SET_ELEM_CATCHALL = 0x2
+"""The element without a key, which every key matches that no other element matches."""
 NFTA_DATA_VALUE, NFTA_DATA_VERDICT = 1, 2
 NFTA_VERDICT_CODE, NFTA_VERDICT_CHAIN = 1, 2
 NFTA_EXPR_NAME, NFTA_EXPR_DATA = 1, 2
@@ -116,8 +128,8 @@ NFTA_CT_DREG, NFTA_CT_KEY = 1, 2
 NFT_CT_STATE, NFT_CT_STATUS = 0, 2
 NFTA_REJECT_TYPE, NFTA_REJECT_ICMP_CODE = 1, 2
 NFT_REJECT_ICMP_UNREACH = 0
-NFTA_NAT_TYPE, NFTA_NAT_FAMILY, NFTA_NAT_REG_ADDR_MIN = 1, 2, 3
-NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_FLAGS = 5, 7
+NFTA_NAT_TYPE, NFTA_NAT_FAMILY, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_ADDR_MAX = 1, 2, 3, 4
+NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_REG_PROTO_MAX, NFTA_NAT_FLAGS = 5, 6, 7
 NFT_NAT_DNAT = 1
 NFTA_MASQ_FLAGS = 1
 NFTA_FIB_DREG, NFTA_FIB_RESULT, NFTA_FIB_FLAGS = 1, 2, 3
@@ -137,11 +149,13 @@ IFNAMSIZ = 16  # if.h
 
 # Numbers that the kernel stores and only nft understands: types of keys and data (nft's
 # datatype.h), and what stands in user data (libnftnl's udata.h).
-TYPE_IPADDR, TYPE_IP6ADDR, TYPE_INET_PROTOCOL, TYPE_INET_SERVICE, TYPE_MARK = 7, 8, 12, 13, 19
+TYPE_INTEGER, TYPE_IPADDR, TYPE_IP6ADDR = 4, 7, 8
+TYPE_INET_PROTOCOL, TYPE_INET_SERVICE, TYPE_MARK = 12, 13, 19
 TYPE_BITS = 6
 """A concatenation packs the types of its fields into one number, this many bits for each."""
 _UDATA_COMMENT = 0
 _UDATA_SET_KEYBYTEORDER, _UDATA_SET_COMMENT = 0, 7
+UDATA_SET_KEY_TYPEOF, UDATA_SET_DATA_TYPEOF = 3, 4
 _BYTEORDER_INVALID, _BYTEORDER_BIG_ENDIAN = 0, 2
 _UDATA_COMMENT_MAXLEN = 128
 
@@ -167,11 +181,12 @@ RETURN = Verdict(NFT_RETURN)
 
 
 class Hook(Struct, frozen=True, gc=False):
-    """Where a base chain is attached."""
+    """Where a base chain is attached, and what becomes of packets on which no rule decides."""
 
     type: str
     number: int
     priority: int
+    policy: int = NF_ACCEPT
 
 
 class TableInfo(Struct, frozen=True, gc=False):
@@ -180,6 +195,7 @@ class TableInfo(Struct, frozen=True, gc=False):
     family: int
     name: str
     comment: str
+    flags: int = 0
 
 
 class ChainInfo(Struct, frozen=True, gc=False):
@@ -189,6 +205,7 @@ class ChainInfo(Struct, frozen=True, gc=False):
     name: str
     hook: Hook | None
     comment: str
+    flags: int = 0
 
 
 class ExpressionInfo(Struct, frozen=True):
@@ -220,16 +237,31 @@ class SetInfo(Struct, frozen=True, gc=False):
     data_length: int = 0
     timeout_ms: int = 0
     comment: str = ""
+    size: int = 0
+    """The most elements it may have, or 0."""
+    has_expressions: bool = False
+    """Does every element come with expressions, such as a counter or a limit?"""
+    typeof: bytes = b""
+    """User data that names the expressions its types are taken from, for nft to read."""
 
 
 class ElementInfo(Struct, frozen=True, gc=False):
-    """An element as dumped: key, and data or a verdict for maps."""
+    """An element as dumped: key, and data or a verdict for maps. The catch-all has no key."""
 
     key: bytes
     data: bytes
     verdict: Verdict | None
-    flags: int
     comment: str
+    has_more: bool = False
+    """Has it something else, such as flags, a timeout, or expressions?"""
+
+
+class ObjectInfo(Struct, frozen=True, gc=False):
+    """A named counter, quota, limit and the like, or a flowtable, which has type 0."""
+
+    table: str
+    name: str
+    type: int = 0
 
 
 # ---- packing ---------------------------------------------------------------------------------
@@ -267,13 +299,13 @@ def table_body(name: str, comment: str = "") -> bytes:
 
 
 def chain_body(table: str, name: str, hook: Hook | None = None, comment: str = "") -> bytes:
-    """Body of a chain message. A base chain accepts by policy."""
+    """Body of a chain message."""
     body = attr_str(NFTA_CHAIN_TABLE, table) + attr_str(NFTA_CHAIN_NAME, name)
     if hook is not None:
         number = attr_be32(NFTA_HOOK_HOOKNUM, hook.number)
         priority = attr(NFTA_HOOK_PRIORITY, struct.pack(">i", hook.priority))
         body += attr_nested(NFTA_CHAIN_HOOK, number, priority)
-        body += attr_be32(NFTA_CHAIN_POLICY, NF_ACCEPT) + attr_str(NFTA_CHAIN_TYPE, hook.type)
+        body += attr_be32(NFTA_CHAIN_POLICY, hook.policy) + attr_str(NFTA_CHAIN_TYPE, hook.type)
     return body + _userdata_attr(NFTA_CHAIN_USERDATA, comment)
 
 
@@ -287,6 +319,13 @@ def set_reference(table: str, name: str = "") -> bytes:
     """Body that names all sets of a table, or one of them."""
     where = attr_str(NFTA_SET_TABLE, table)
     return where + attr_str(NFTA_SET_NAME, name) if name else where
+
+
+def object_reference(table: str, name: str = "", kind: int = 0) -> bytes:
+    """Body that names all objects of a table, or one of them. A flowtable has no kind."""
+    where = attr_str(NFTA_OBJ_TABLE, table)
+    where += attr_str(NFTA_OBJ_NAME, name) if name else b""
+    return where + attr_be32(NFTA_OBJ_TYPE, kind) if kind else where
 
 
 def expression(name: str, *attributes: bytes) -> bytes:
@@ -316,15 +355,15 @@ def set_body(spec: SetInfo, identity: int) -> bytes:
     body += attr_be32(NFTA_SET_ID, identity)
     if spec.timeout_ms:
         body += attr_be64(NFTA_SET_TIMEOUT, spec.timeout_ms)
-    return body + attr(NFTA_SET_USERDATA, _set_userdata(spec))
+    comment = userdata(spec.comment, _UDATA_SET_COMMENT) if spec.comment else b""
+    return body + attr(NFTA_SET_USERDATA, _byte_order(spec) + spec.typeof + comment)
 
 
-def _set_userdata(spec: SetInfo) -> bytes:
-    """The comment, and the byte order in which nft prints keys. A concatenation has none."""
+def _byte_order(spec: SetInfo) -> bytes:
+    """The byte order in which nft prints keys. A concatenation has none."""
     is_concatenation = bool(spec.key_type >> TYPE_BITS)
     order = _BYTEORDER_INVALID if is_concatenation else _BYTEORDER_BIG_ENDIAN
-    hints = struct.pack("=BBI", _UDATA_SET_KEYBYTEORDER, 4, order)
-    return hints + (userdata(spec.comment, _UDATA_SET_COMMENT) if spec.comment else b"")
+    return struct.pack("=BBI", _UDATA_SET_KEYBYTEORDER, 4, order)
 
 
 # ---- elements --------------------------------------------------------------------------------
@@ -336,10 +375,15 @@ def elements_reference(table: str, name: str) -> bytes:
 
 
 def element(key: bytes, data: bytes = b"", comment: str = "") -> bytes:
-    """One element. `data` is a packed data attribute of kind NFTA_SET_ELEM_DATA."""
+    """One element. `data` is a packed data attribute of kind NFTA_SET_ELEM_DATA.
+
+    The element without a key is the catch-all.
+    """
     return attr_nested(
         NFTA_LIST_ELEM,
-        pack_value(NFTA_SET_ELEM_KEY, key),
+        pack_value(NFTA_SET_ELEM_KEY, key)
+        if key
+        else attr_be32(NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_CATCHALL),
         data,
         _userdata_attr(NFTA_SET_ELEM_USERDATA, comment),
     )
@@ -464,9 +508,14 @@ class Refusal(Struct, frozen=True, gc=False):
 
 
 class Transaction:
-    """Messages that take effect together, each labelled with the object it concerns."""
+    """Messages that take effect together, each labelled with the object it concerns.
 
-    def __init__(self, family: int) -> None:
+    Before one with `after_readers` takes effect, packets under way must be done that may have read
+    what the transactions before it have changed.
+    """
+
+    def __init__(self, family: int, *, after_readers: bool = False) -> None:
+        self.after_readers = after_readers
         self._head = codec.nfgen(family)
         self._parts: list[bytes] = []
         self.labels: list[str] = []
@@ -481,7 +530,7 @@ class Transaction:
             SUBSYSTEM | kind, flags | codec.NLM_F_REQUEST, len(self._parts) + 1, self._head + body
         )
         self._parts.append(packed)
-        self.labels.append(label)
+        self.labels.append(printable(label))
         self.size += len(packed)
 
     def pack(self, *, is_dry_run: bool = False) -> bytes:
@@ -501,37 +550,68 @@ class Transaction:
 # ---- parsing ---------------------------------------------------------------------------------
 
 
-def _comment(raw: bytes, kind: int = _UDATA_COMMENT) -> str:
+def name(raw: bytes) -> str:
+    """A name up to its NUL. Any other byte is allowed in it and survives the way back."""
+    return raw.partition(b"\0")[0].decode(errors="surrogateescape")
+
+
+def printable(text: str) -> str:
+    """The same text for people: other processes may have put any byte into a name."""
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def _userdata_parts(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """Kinds and values of what is well-formed: other processes may have written anything."""
     position = 0
     while position + 2 <= len(raw):
-        found, length = raw[position], raw[position + 1]
-        if found == kind:
-            return text(raw[position + 2 : position + 2 + length])
+        kind, length = raw[position], raw[position + 1]
+        yield kind, raw[position + 2 : position + 2 + length]
         position += 2 + length
-    return ""
+
+
+def _comment(raw: bytes, kind: int = _UDATA_COMMENT) -> str:
+    found = (value for found, value in _userdata_parts(raw) if found == kind)
+    return text(next(found, b""))
+
+
+_TYPEOF = (UDATA_SET_KEY_TYPEOF, UDATA_SET_DATA_TYPEOF)
+
+
+def _typeof(raw: bytes) -> bytes:
+    parts = ((kind, value) for kind, value in _userdata_parts(raw) if kind in _TYPEOF)
+    return b"".join(bytes((kind, len(value))) + value for kind, value in parts)
 
 
 def parse_table(message: Message) -> TableInfo:
     """A table out of its dump message."""
     found = parse_attrs(message.body, NFGEN_LENGTH)
-    comment = _comment(found.get(NFTA_TABLE_USERDATA, b""))
-    return TableInfo(message.body[0], text(found[NFTA_TABLE_NAME]), comment)
+    return TableInfo(
+        family=message.body[0],
+        name=name(found[NFTA_TABLE_NAME]),
+        comment=_comment(found.get(NFTA_TABLE_USERDATA, b"")),
+        flags=be(found.get(NFTA_TABLE_FLAGS, b"")),
+    )
 
 
 def parse_chain(message: Message) -> ChainInfo:
     """A chain out of its dump message."""
     found = parse_attrs(message.body, NFGEN_LENGTH)
-    hook = None
-    if NFTA_CHAIN_HOOK in found:
-        place = parse_attrs(found[NFTA_CHAIN_HOOK])
-        priority = int.from_bytes(place[NFTA_HOOK_PRIORITY], "big", signed=True)
-        kind = text(found.get(NFTA_CHAIN_TYPE, b""))
-        hook = Hook(kind, be(place[NFTA_HOOK_HOOKNUM]), priority)
     return ChainInfo(
-        table=text(found[NFTA_CHAIN_TABLE]),
-        name=text(found[NFTA_CHAIN_NAME]),
-        hook=hook,
+        table=name(found[NFTA_CHAIN_TABLE]),
+        name=name(found[NFTA_CHAIN_NAME]),
+        hook=_parse_hook(found) if NFTA_CHAIN_HOOK in found else None,
         comment=_comment(found.get(NFTA_CHAIN_USERDATA, b"")),
+        flags=be(found.get(NFTA_CHAIN_FLAGS, b"")),
+    )
+
+
+def _parse_hook(chain: Mapping[int, bytes]) -> Hook:
+    place = parse_attrs(chain[NFTA_CHAIN_HOOK])
+    return Hook(
+        type=name(chain.get(NFTA_CHAIN_TYPE, b"")),
+        number=be(place[NFTA_HOOK_HOOKNUM]),
+        priority=int.from_bytes(place[NFTA_HOOK_PRIORITY], "big", signed=True),
+        policy=be(chain[NFTA_CHAIN_POLICY]) if NFTA_CHAIN_POLICY in chain else NF_ACCEPT,
     )
 
 
@@ -540,8 +620,8 @@ def parse_rule(message: Message) -> RuleInfo:
     found = parse_attrs(message.body, NFGEN_LENGTH)
     listed = iter_attrs(found.get(NFTA_RULE_EXPRESSIONS, b""))
     return RuleInfo(
-        table=text(found[NFTA_RULE_TABLE]),
-        chain=text(found[NFTA_RULE_CHAIN]),
+        table=name(found[NFTA_RULE_TABLE]),
+        chain=name(found[NFTA_RULE_CHAIN]),
         handle=be(found.get(NFTA_RULE_HANDLE, b"")),
         expressions=tuple(_parse_expression(raw) for _, raw in listed),
         comment=_comment(found.get(NFTA_RULE_USERDATA, b"")),
@@ -550,7 +630,7 @@ def parse_rule(message: Message) -> RuleInfo:
 
 def _parse_expression(raw: bytes) -> ExpressionInfo:
     found = parse_attrs(raw)
-    return ExpressionInfo(text(found[NFTA_EXPR_NAME]), parse_attrs(found.get(NFTA_EXPR_DATA, b"")))
+    return ExpressionInfo(name(found[NFTA_EXPR_NAME]), parse_attrs(found.get(NFTA_EXPR_DATA, b"")))
 
 
 def parse_set(message: Message) -> SetInfo:
@@ -560,9 +640,10 @@ def parse_set(message: Message) -> SetInfo:
     def number(kind: int) -> int:
         return be(found.get(kind, b""))
 
+    description = parse_attrs(found.get(NFTA_SET_DESC, b""))
     return SetInfo(
-        table=text(found[NFTA_SET_TABLE]),
-        name=text(found[NFTA_SET_NAME]),
+        table=name(found[NFTA_SET_TABLE]),
+        name=name(found[NFTA_SET_NAME]),
         flags=number(NFTA_SET_FLAGS),
         key_type=number(NFTA_SET_KEY_TYPE),
         key_length=number(NFTA_SET_KEY_LEN),
@@ -570,7 +651,23 @@ def parse_set(message: Message) -> SetInfo:
         data_length=number(NFTA_SET_DATA_LEN),
         timeout_ms=number(NFTA_SET_TIMEOUT),
         comment=_comment(found.get(NFTA_SET_USERDATA, b""), _UDATA_SET_COMMENT),
+        size=be(description.get(NFTA_SET_DESC_SIZE, b"")),
+        has_expressions=NFTA_SET_EXPR in found or NFTA_SET_EXPRESSIONS in found,
+        typeof=_typeof(found.get(NFTA_SET_USERDATA, b"")),
     )
+
+
+def parse_object(message: Message) -> ObjectInfo:
+    """An object out of its dump message."""
+    found = parse_attrs(message.body, NFGEN_LENGTH)
+    kind = be(found.get(NFTA_OBJ_TYPE, b""))
+    return ObjectInfo(name(found[NFTA_OBJ_TABLE]), name(found[NFTA_OBJ_NAME]), kind)
+
+
+def parse_flowtable(message: Message) -> ObjectInfo:
+    """A flowtable out of its dump message."""
+    found = parse_attrs(message.body, NFGEN_LENGTH)
+    return ObjectInfo(name(found[NFTA_FLOWTABLE_TABLE]), name(found[NFTA_FLOWTABLE_NAME]))
 
 
 def parse_value(raw: bytes) -> bytes | None:
@@ -585,12 +682,11 @@ def parse_verdict(raw: bytes) -> Verdict | None:
 
 
 def _verdict_in(data: Mapping[int, bytes]) -> Verdict | None:
-    packed = data.get(NFTA_DATA_VERDICT)
-    if packed is None:
+    found = parse_attrs(data.get(NFTA_DATA_VERDICT, b""))
+    if NFTA_VERDICT_CODE not in found:
         return None
-    found = parse_attrs(packed)
     code = int.from_bytes(found[NFTA_VERDICT_CODE], "big", signed=True)
-    return Verdict(code, text(found.get(NFTA_VERDICT_CHAIN, b"")))
+    return Verdict(code, name(found.get(NFTA_VERDICT_CHAIN, b"")))
 
 
 def parse_element(raw: bytes) -> ElementInfo:
@@ -602,9 +698,13 @@ def parse_element(raw: bytes) -> ElementInfo:
         key=key.get(NFTA_DATA_VALUE, b""),
         data=data.get(NFTA_DATA_VALUE, b""),
         verdict=_verdict_in(data),
-        flags=be(found.get(NFTA_SET_ELEM_FLAGS, b"")),
         comment=_comment(found.get(NFTA_SET_ELEM_USERDATA, b"")),
+        # Zeros are padding, or defaults that the kernel writes out.
+        has_more=any(any(found[kind]) for kind in found.keys() - _ELEMENT_ATTRIBUTES),
     )
+
+
+_ELEMENT_ATTRIBUTES = {NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_USERDATA}
 
 
 def parse_elements(listed: bytes) -> Iterator[ElementInfo]:
@@ -638,11 +738,16 @@ def _pack_comparison(kind: int, is_unequal: bool) -> bytes:
     return attr_be32(kind, NFT_CMP_NEQ if is_unequal else NFT_CMP_EQ)
 
 
+def _parse_comparison(raw: bytes) -> bool | None:
+    """There are others, such as "less than"."""
+    return {NFT_CMP_EQ: False, NFT_CMP_NEQ: True}.get(be(raw))
+
+
 NUMBER: Encoding[int] = Encoding(attr_be32, be)
 OCTET: Encoding[int] = Encoding(attr_u8, be)
-COMPARISON: Encoding[bool] = Encoding(_pack_comparison, lambda raw: be(raw) != NFT_CMP_EQ)
+COMPARISON: Encoding[bool] = Encoding(_pack_comparison, _parse_comparison)
 REGISTER: Encoding[int] = Encoding(attr_be32, _parse_register)
-TEXT: Encoding[str] = Encoding(attr_str, text)
+TEXT: Encoding[str] = Encoding(attr_str, name)
 VALUE: Encoding[bytes] = Encoding(pack_value, parse_value)
 VERDICT: Encoding[Verdict] = Encoding(pack_verdict, parse_verdict)
 
@@ -661,7 +766,7 @@ class Notification(Struct, frozen=True, gc=False):
     is_removal: bool
 
 
-_REMOVALS = frozenset({DELTABLE, DELCHAIN, DELRULE, DELSET, DELSETELEM})
+_REMOVALS = frozenset({DELTABLE, DELCHAIN, DELRULE, DELSET, DELSETELEM, DELOBJ, DELFLOWTABLE})
 _TABLE_ATTRIBUTE = NFTA_TABLE_NAME  # the same number in messages about any object
 _NAME_ATTRIBUTES = {
     NEWCHAIN: NFTA_CHAIN_NAME,
@@ -672,19 +777,22 @@ _NAME_ATTRIBUTES = {
     DELSET: NFTA_SET_NAME,
     NEWSETELEM: NFTA_SET_ELEM_LIST_SET,
     DELSETELEM: NFTA_SET_ELEM_LIST_SET,
+    NEWOBJ: NFTA_OBJ_NAME,
+    DELOBJ: NFTA_OBJ_NAME,
+    NEWFLOWTABLE: NFTA_FLOWTABLE_NAME,
+    DELFLOWTABLE: NFTA_FLOWTABLE_NAME,
 }
 
 
 def parse_notification(message: Message) -> Notification | None:
     """What a monitor message reports, or None if it is no change to an object."""
     kind = message.type & 0xFF
-    if message.type & ~0xFF != SUBSYSTEM or kind >= NEWGEN:
+    is_change = kind in _NAME_ATTRIBUTES or kind in (NEWTABLE, DELTABLE)
+    if message.type & ~0xFF != SUBSYSTEM or not is_change:
         return None
     found = parse_attrs(message.body, NFGEN_LENGTH)
     if _TABLE_ATTRIBUTE not in found:
         return None
-    attribute = _NAME_ATTRIBUTES.get(kind)
-    name = "" if attribute is None else text(found.get(attribute, b""))
-    return Notification(
-        message.body[0], text(found[_TABLE_ATTRIBUTE]), kind, name, kind in _REMOVALS
-    )
+    concerned = found.get(_NAME_ATTRIBUTES.get(kind, 0), b"")
+    table = name(found[_TABLE_ATTRIBUTE])
+    return Notification(message.body[0], table, kind, name(concerned), kind in _REMOVALS)

@@ -9,6 +9,7 @@ Everything happens in the network namespace that was current when the object was
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -30,6 +31,11 @@ from kubeproxy.kernel.route.wire import Link, LinkAddress
 
 _ABSENT = frozenset({errno.ENODEV, errno.EADDRNOTAVAIL, errno.ENOENT})
 _CREATE = codec.NLM_F_CREATE | codec.NLM_F_EXCL
+# A root name server: an address to which nothing but the default route leads.
+_FAR_AWAY = (
+    (Family.IPV4, socket.AF_INET, "198.41.0.4"),
+    (Family.IPV6, socket.AF_INET6, "2001:503:ba3e::2:30"),
+)
 
 
 class RouteTable(Protocol):
@@ -142,6 +148,20 @@ def group_addresses(addresses: Iterable[LinkAddress]) -> dict[Family, tuple[str,
     for found in addresses:
         groups[found.family].add(found.address)
     return {family: tuple(sorted(group)) for family, group in groups.items()}
+
+
+def default_route_sources() -> dict[Family, str]:
+    """The address from which this host reaches others by its default route, if it has one.
+
+    The kernel is asked with a socket: it knows of metrics, preferred sources and further tables.
+    Connecting a UDP socket sends nothing.
+    """
+    found: dict[Family, str] = {}
+    for family, kind, far in _FAR_AWAY:
+        with contextlib.suppress(OSError), socket.socket(kind, socket.SOCK_DGRAM) as probe:
+            probe.connect((far, 53))
+            found[family] = probe.getsockname()[0]
+    return found
 
 
 async def watch_addresses(changed: Callable[[], None], *, without_links: Collection[str]) -> None:

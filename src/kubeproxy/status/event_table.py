@@ -1,0 +1,74 @@
+"""The Kubernetes events we record, as a table: reason, type, action, and what an operator does.
+
+Reasons of upstream's events are upstream's. To add an event, write a row here and record it in one
+place with the same words; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from kubeproxy.status.event_series import NORMAL, WARNING
+
+
+class EventSpec(msgspec.Struct, frozen=True, gc=False):
+    """One kind of event."""
+
+    reason: str
+    type: Literal["Normal", "Warning"]
+    action: str
+    regarding: Literal["Node", "Service"]
+    meaning: str
+    is_upstream: bool = True
+
+
+EVENTS = (
+    EventSpec("Starting", NORMAL, "StartKubeProxy", "Node", "kube-proxy starts to sync."),
+    EventSpec(
+        "FailedToStartProxierHealthcheck",
+        WARNING,
+        "StartKubeProxy",
+        "Node",
+        "The health server cannot listen. See --healthz-bind-address.",
+    ),
+    EventSpec(
+        "FailedToStartMetricServer",
+        WARNING,
+        "StartKubeProxy",
+        "Node",
+        "The metrics server cannot listen. See --metrics-bind-address.",
+    ),
+    EventSpec(
+        "FailedToStartServiceHealthcheck",
+        WARNING,
+        "Listen",
+        "Service",
+        "The healthCheckNodePort of the Service cannot be opened; another program holds it.",
+    ),
+    EventSpec(
+        "FailedToProgramService",
+        WARNING,
+        "Sync",
+        "Service",
+        "The kernel refuses this Service. The others are programmed; this one is retried.",
+        is_upstream=False,
+    ),
+    EventSpec(
+        "RulesRepaired",
+        WARNING,
+        "Repair",
+        "Node",
+        "Another program changed our rules; they were repaired.",
+        is_upstream=False,
+    ),
+    EventSpec(
+        "InvalidConfiguration",
+        WARNING,
+        "ReadConfiguration",
+        "Node",
+        "The configuration file changed to what cannot be used; the former one stays in force.",
+        is_upstream=False,
+    ),
+)

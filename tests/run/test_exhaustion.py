@@ -1,0 +1,113 @@
+"""Clients that open connections and say nothing, on a host that allows 1,024 files and no more.
+
+Everything that listens is attacked at once. What the proxy does for Services, and the answers to
+the kubelet, must not notice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.support.host import Host
+
+pytestmark = pytest.mark.kernel
+
+ALLOWED = 1024
+CONNECTIONS = 1500
+HEALTH, METRICS, SERVICE_HEALTH = 10256, 10249, 32123
+
+BALANCED = """
+apiVersion: v1
+kind: Service
+metadata: {name: lb, namespace: shop}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.20
+  externalTrafficPolicy: Local
+  healthCheckNodePort: 32123
+  ports: [{name: http, port: 80, nodePort: 30080}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: lb-1, namespace: shop, labels: {kubernetes.io/service-name: lb}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.244.1.6], nodeName: worker-a}]
+"""
+ADDED = BALANCED.replace("lb", "added").replace("0.20", "0.30").replace("30080", "30081")
+ADDED = ADDED.replace("32123", "32124")
+
+
+def allow_few_files() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (ALLOWED, ALLOWED))
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Let this process hold the other ends."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@contextlib.contextmanager
+def silent_connections(host: Host, *ports: int) -> Iterator[None]:
+    """Hold connections to all these ports on which nothing is sent."""
+    with contextlib.ExitStack() as held, host.network.inside():
+        for _ in range(CONNECTIONS):
+            for port in ports:
+                held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+        yield
+
+
+def is_served(host: Host, port: int, path: str) -> bool:
+    return host.get(port, path)[0] == 200
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+@pytest.mark.usefixtures("many_files")
+@pytest.mark.parametrize("mode", ["nftables", "iptables"])
+def test_silent_connections_take_nothing_from_the_proxy(host: Host, mode: str) -> None:
+    (host.manifests / "lb.yaml").write_text(BALANCED)
+    process = host.start(
+        f"--proxy-mode={mode}", "--nodeport-addresses=0.0.0.0/0", before=allow_few_files
+    )
+    for port, path in ((HEALTH, "/livez"), (METRICS, "/healthz"), (SERVICE_HEALTH, "/")):
+        host.until(partial(is_served, host, port, path), f"port {port}")
+    with silent_connections(host, HEALTH, METRICS, SERVICE_HEALTH):
+        assert descriptors(process.pid) < ALLOWED // 2
+        (host.manifests / "added.yaml").write_text(ADDED)
+        host.until(lambda: "10.96.0.30" in host.tables(), "a new Service")
+        host.run("ip", "address", "add", "10.9.8.7/24", "dev", "lo")
+        host.until(lambda: host.get(32124, "/", "10.9.8.7")[0] == 200, "a new health port")
+        (host.manifests / "lb.yaml").unlink()
+        host.until(lambda: "10.96.0.20" not in host.tables(), "removing a Service")
+        for port, path in ((HEALTH, "/livez"), (HEALTH, "/healthz"), (METRICS, "/metrics")):
+            assert host.get(port, path)[0] == 200, path
+        assert process.poll() is None
+    assert host.log.count("Too many HTTP connections") == 3  # one for each server
+    assert len(host.log) < 20_000
+    assert "Traceback" not in host.log
+    assert host.stop(process) == 0
+
+
+def test_the_soft_limit_is_raised_at_start(host: Host) -> None:
+    """systemd and containerd start programs with 1,024."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    process = host.start(
+        "--proxy-mode=nftables",
+        before=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (ALLOWED, hard)),
+    )
+    host.until(lambda: host.get(METRICS, "/healthz")[0] == 200, "start")
+    assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    assert host.stop(process) == 0
