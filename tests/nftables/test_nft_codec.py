@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from tests.support.builders import endpoint, node, plans, service
 from tests.support.nft_tracer import rendered
 
 from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.netlink.codec import Message, attr_be32, attr_str, iter_messages
+from kubeproxy.kernel.netlink.codec import (
+    Message,
+    attr,
+    attr_be32,
+    attr_str,
+    iter_messages,
+    parse_attrs,
+)
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.modes.nftables.compile import codec
 from kubeproxy.modes.nftables.items import Chain
@@ -84,6 +93,83 @@ def test_a_bitwise_between_two_registers_is_not_ours() -> None:
 def test_foreign_expressions_compare_unequal_to_ours() -> None:
     """A rule of another process is noticed, whatever it does."""
     assert decoded("counter") == exprs.Unknown("counter", ())
+
+
+def expressions(family: Family) -> set[exprs.Expr]:
+    """Every expression that any rule of ours has."""
+    scaffolded = scaffold(node(family), Options()).values()
+    chains = [value for value in scaffolded if isinstance(value, Chain)]
+    rules = {rule for chain in chains for rule in chain.rules} | all_rules(family)
+    return {expression for rule in rules for expression in rule.expressions}
+
+
+def on_the_wire(expression: exprs.Expr) -> nft.ExpressionInfo:
+    transaction = nft.Transaction(2)
+    body = nft.rule_body("t", "c", [codec.pack_expression(expression)])
+    transaction.add(nft.NEWRULE, body, "rule")
+    (found,) = nft.parse_rule(parse(transaction)[0]).expressions
+    return found
+
+
+def flipped(raw: bytes) -> Iterator[bytes]:
+    """The same bytes with one bit changed, each of them in turn."""
+    for position in range(len(raw)):
+        for bit in range(8):
+            yield raw[:position] + bytes([raw[position] ^ 1 << bit]) + raw[position + 1 :]
+
+
+NESTED = {("immediate", 2), ("cmp", 3), ("bitwise", 4), ("bitwise", 5)}
+
+
+def content(raw: bytes) -> dict[int, object]:
+    """What nested attributes hold, without padding and without flags in their headers."""
+    found: dict[int, object] = {}
+    for kind, value in parse_attrs(raw).items():
+        verdict = parse_attrs(value)
+        chain = verdict.get(2, b"").partition(b"\0")[0]
+        found[kind] = (verdict.get(1), chain) if kind == 2 else value
+    return found
+
+
+@pytest.mark.parametrize("family", list(Family))
+def test_any_other_value_of_an_attribute_is_another_expression(family: Family) -> None:
+    """A foreign edit, be it of one bit, is noticed: `!=` is not `<`."""
+    for expression in expressions(family):
+        found = on_the_wire(expression)
+        assert codec.parse_expression(found) == expression
+        for kind, raw in found.attributes.items():
+            for other in flipped(raw):
+                if (found.name, kind) in NESTED and content(other) == content(raw):
+                    continue
+                edited = nft.ExpressionInfo(found.name, {**found.attributes, kind: other})
+                assert codec.parse_expression(edited) != expression, (expression, kind, other)
+            left_out = {k: v for k, v in found.attributes.items() if k != kind}
+            edited = nft.ExpressionInfo(found.name, left_out)
+            assert codec.parse_expression(edited) != expression, (expression, kind)
+
+
+@pytest.mark.parametrize("family", list(Family))
+def test_any_other_attribute_is_another_expression(family: Family) -> None:
+    """A timeout, a direction, an upper bound; but zeros are a default that is written out."""
+    for expression in expressions(family):
+        found = on_the_wire(expression)
+        for kind in range(1, 24):
+            if kind in found.attributes:
+                continue
+            more = nft.ExpressionInfo(found.name, {**found.attributes, kind: b"\0\0\0\x05"})
+            assert codec.parse_expression(more) != expression, (expression, kind)
+    for default in (b"", b"\0\0\0\0", b"\0" * 8):
+        assert decoded("cmp", *_CMP, attr(9, default)) == exprs.Compare(8, b"\6")
+
+
+_CMP = (attr_be32(1, 8), attr_be32(2, 0), nft.pack_value(3, b"\6"))
+
+
+@pytest.mark.parametrize("operator", [2, 3, 4, 5])
+def test_other_comparisons_are_not_ours(operator: int) -> None:
+    """Less, less or equal, greater, greater or equal."""
+    parts = (attr_be32(1, 8), attr_be32(2, operator), nft.pack_value(3, b"\6"))
+    assert isinstance(decoded("cmp", *parts), exprs.Unknown)
 
 
 def test_scaffold_rules_are_all_encodable() -> None:

@@ -4,109 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-from collections.abc import AsyncIterator, Sequence
 
 import pytest
-from tests.support.builders import endpoint, node, plans, port, service
-from tests.support.worlds import SERVICE_CIDRS, address
+from msgspec.structs import replace
+from tests.support.builders import node, port, service
+from tests.support.nft_kit import Proxy, everything, former_layout, install, lines, pods, run
+from tests.support.worlds import address
 
-from kubeproxy.errors import Drifted, Rejected
-from kubeproxy.facts.endpoint import Endpoint
+from kubeproxy.errors import Drifted, KernelError, Rejected
 from kubeproxy.facts.ids import Family
-from kubeproxy.facts.node import NodeFacts
-from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.nftables.table import Nftables
-from kubeproxy.modes.base import SCAFFOLD, Owner
-from kubeproxy.modes.nftables.items import Item, Value
-from kubeproxy.modes.nftables.mode import MODE, NftablesBackend
+from kubeproxy.modes.base import SCAFFOLD
+from kubeproxy.modes.nftables.items import SetSpec
+from kubeproxy.modes.nftables.mode import MODE
 from kubeproxy.modes.nftables.names import TABLE_NAME, layout_of
 from kubeproxy.modes.nftables.options import Options
-from kubeproxy.sync.ledger import Ledger
+from kubeproxy.modes.nftables.sinks import monitor
+from kubeproxy.modes.nftables.sinks.reading import read_table
 
-pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("namespace")]
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("namespace", "closing")]
 families = pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
-
-
-def run(command: str) -> str:
-    done = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-OPEN: list[NftablesBackend] = []
-
-
-@pytest.fixture(autouse=True)
-async def close_sockets() -> AsyncIterator[None]:
-    """Close what a test opened."""
-    yield
-    while OPEN:
-        await OPEN.pop().close()
-
-
-class Proxy:
-    """Ledger and backend, driven as the engine drives them."""
-
-    def __init__(self, family: Family, on: NodeFacts | None = None) -> None:
-        self.backend = NftablesBackend(family, Options())
-        OPEN.append(self.backend)
-        self.node = on or node(family, service_cidrs=[SERVICE_CIDRS[family]])
-        self.ledger: Ledger[Owner, Item, Value] = Ledger()
-        self.ledger.put(SCAFFOLD, self.backend.scaffold(self.node))
-
-    def want(self, facts: ServiceFacts, endpoints: Sequence[Endpoint] = ()) -> None:
-        for plan in plans(facts, endpoints, self.node):
-            self.ledger.put(plan.id, self.backend.render(plan, self.node))
-
-    async def read(self) -> int:
-        return self.ledger.resync(await self.backend.sinks[0].read())
-
-    async def apply(self) -> int:
-        """Bring the kernel to what is wanted; how many transactions it took."""
-        sink = self.backend.sinks[0]
-        count = 0
-        for batch in sink.compile(self.ledger.difference()):
-            await sink.apply(batch)
-            self.ledger.confirm(batch.changes)
-            count += 1
-        return count
-
-    async def sync(self) -> int:
-        await self.read()
-        return await self.apply()
-
-    def text(self) -> str:
-        owners = self.ledger.owners()
-        return self.backend.describe({owner: self.ledger.fragment(owner) for owner in owners})
-
-
-def pods(family: Family, *numbers: int) -> list[Endpoint]:
-    return [endpoint(address(family, "pod", n), 8080, local=n == 1) for n in numbers]
-
-
-def everything(family: Family) -> Proxy:
-    """Every kind of service at once."""
-    proxy = Proxy(family)
-    outside = [address(family, "outside", n) for n in range(1, 9)]
-    ranges = ["198.51.100.0/25", "0.0.0.0/2"] if family is Family.IPV4 else ["2001:db8::/33"]
-
-    def add(number: int, **options: object) -> None:
-        cluster_ip = address(family, "cluster", number)
-        facts = service(f"default/svc-{number}", cluster_ip=cluster_ip, **options)  # type: ignore[arg-type]
-        proxy.want(facts, pods(family, 1, 2, 3))
-
-    add(1)
-    add(2, node_port=30002, external_ips=outside[:1])
-    add(3, node_port=30003, load_balancer_ips=outside[1:2], source_ranges=ranges)
-    add(4, node_port=30004, load_balancer_ips=outside[2:3], external_local=True)
-    add(5, affinity_seconds=60, node_port=30005, external_local=True)
-    add(6, internal_local=True, affinity_seconds=30)
-    longest = f"{'n' * 63}/{'s' * 63}"
-    proxy.want(service(longest, cluster_ip=address(family, "cluster", 8)), pods(family, 1))
-    proxy.want(service("default/none", cluster_ip=address(family, "cluster", 7), node_port=30007))
-    return proxy
 
 
 @families
@@ -118,14 +36,53 @@ async def test_what_is_written_is_read_back_equal(family: Family) -> None:
     assert await second.sync() == 0
 
 
-def lines(listing: str) -> list[str]:
-    """Rules and elements of a listing, without layout."""
-    found = []
-    for line in listing.splitlines():
-        text = line.strip().removeprefix("elements = {").removesuffix("}").strip().rstrip(",")
-        if text and not text.startswith(("type ", "flags ", "size ", "timeout ")):
-            found += [text] if " . " in text or ":" in text else text.split(", ")
-    return sorted(found)
+@families
+async def test_what_nft_loads_from_its_printout_is_ours(family: Family) -> None:
+    """The proxy that runs, and one that starts, find nothing to do; and nft prints the same."""
+    proxy = everything(family)
+    await proxy.sync()
+    listing = run("nft list ruleset")
+    run("nft -f -", f"flush ruleset\n{listing}")
+    assert run("nft list ruleset") == listing
+    assert await proxy.sync() == 0
+    assert await everything(family).sync() == 0
+
+
+@families
+async def test_a_map_that_nft_cannot_print_is_replaced(family: Family) -> None:
+    """nft makes such when it loads JSON: the types of a pool map are not in there."""
+    proxy = everything(family)
+    await proxy.sync()
+    listing, layout = lines(run("nft list ruleset")), layout_of(family)
+    with Nftables(layout.number) as nftables:
+        held = read_table(nftables, layout)
+        run("nft flush ruleset")
+        bare = {k: replace(v, typeof=b"") if isinstance(v, SetSpec) else v for k, v in held.items()}
+        install(nftables, layout, bare)
+    assert await proxy.sync() > 0
+    assert lines(run("nft list ruleset")) == listing
+    assert await proxy.sync() == 0
+
+
+@families
+async def test_a_table_of_the_former_layout_is_taken_over(family: Family) -> None:
+    """Its maps go, its sets stay with the clients they hold, and what nft prints loads."""
+    proxy = everything(family)
+    await proxy.sync()
+    listing, layout = lines(run("nft list ruleset")), layout_of(family)
+    sticky = next(s for s in listing if s.startswith("set affinity-")).split()[1]
+    client = address(family, "outside", 9)
+    with Nftables(layout.number) as nftables:
+        held = read_table(nftables, layout)
+        run("nft flush ruleset")
+        install(nftables, layout, former_layout(held))
+    where = f"{'ip' if family is Family.IPV4 else 'ip6'} kube-proxy {sticky}"
+    run(f"nft add element {where} '{{ {client} }}'")
+    assert await everything(family).sync() > 0
+    assert client in run(f"nft list set {where}")
+    run(f"nft flush set {where}")
+    assert lines(run("nft list ruleset")) == listing
+    run("nft -f -", f"flush ruleset\n{run('nft list ruleset')}")
 
 
 @families
@@ -170,10 +127,9 @@ async def test_a_deleted_table_is_drift_not_a_bad_service() -> None:
         "nft flush chain ip kube-proxy services",
         "nft add rule ip kube-proxy services counter",
         "nft flush map ip kube-proxy service-ips",
-        "nft delete element ip kube-proxy service-endpoints { 10.96.0.1 . tcp . 80 . 0x1 }",
-        "nft add element ip kube-proxy service-endpoints "
-        "{ 10.96.0.1 . tcp . 80 . 0x7 : 10.9.9.9 . 1 }",
-        "nft add element ip kube-proxy service-endpoints "
+        "nft delete element ip kube-proxy service-pools { 10.96.0.1 . tcp . 80 . 0x1 }",
+        "nft add element ip kube-proxy service-pools { 10.96.0.1 . tcp . 80 . 0x7 : 10.9.9.9 . 1 }",
+        "nft add element ip kube-proxy service-pools "
         "{ 10.96.0.1 . tcp . 80 . 0x70000000 : 10.9.9.9 . 1 }",
         "nft add element ip kube-proxy cluster-ips { 10.96.0.99 }",
         "nft add chain ip kube-proxy foreign",
@@ -189,7 +145,7 @@ async def test_damage_is_noticed_and_repaired(damage: str) -> None:
     watching = asyncio.create_task(proxy.backend.watch(reported.append))
     await asyncio.sleep(0)
     run(damage)
-    await asyncio.wait_for(_until(reported), 1.0)
+    await asyncio.wait_for(_until(reported), 30.0)
     assert await proxy.read() > 0
     await proxy.apply()
     watching.cancel()
@@ -215,6 +171,31 @@ async def test_our_own_changes_and_foreign_tables_are_no_drift() -> None:
     await asyncio.sleep(0.2)
     watching.cancel()
     assert reported == []
+
+
+async def test_a_monitor_that_fails_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No descriptor left, for example. What was missed meanwhile is looked for."""
+    monkeypatch.setattr(monitor, "WATCH_RETRY_SECONDS", 0.01)
+    attempts: list[object] = []
+
+    def open_later() -> monitor.DriftMonitor:
+        attempts.append(None)
+        if len(attempts) < 3:
+            raise KernelError("too many open files")
+        return monitor.DriftMonitor(layout_of(Family.IPV4), 0)
+
+    reported: list[str] = []
+    watching = asyncio.create_task(monitor.watch_table(open_later, reported.append))
+    await asyncio.wait_for(_until(reported), 30.0)
+    run("nft add table ip kube-proxy")
+    async with asyncio.timeout(30):
+        while len(reported) < 2:
+            await asyncio.sleep(0.01)
+    watching.cancel()
+    assert reported == [
+        "it was not watched for a while, so anything may have changed",
+        "table added",
+    ]
 
 
 async def test_affinity_survives_a_restart_and_a_change_of_timeout() -> None:

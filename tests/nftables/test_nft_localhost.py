@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import struct
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -18,6 +21,7 @@ from kubeproxy.modes.nftables.items import Address, ListenerItem, Target
 from kubeproxy.modes.nftables.mode import NftablesBackend
 from kubeproxy.modes.nftables.options import Options
 from kubeproxy.modes.nftables.render import listener_items
+from kubeproxy.modes.nftables.sinks import relay
 from kubeproxy.modes.nftables.sinks.localhost import LocalhostSink
 from kubeproxy.modes.nftables.sinks.relay import Picker
 
@@ -128,6 +132,107 @@ async def test_a_dead_endpoint_closes_the_clients_connection(sink: LocalhostSink
     """No client is left waiting."""
     await apply(sink, ListenerItem(Protocol.TCP, 30000), Target((("127.0.0.1", 9),)))
     assert await asyncio.wait_for(ask(30000, b""), 5) == b""
+
+
+class Silent:
+    """An endpoint that accepts, reads if asked to, and never ends a connection by itself."""
+
+    def __init__(self, *, reads: bool = True) -> None:
+        self._reads = reads
+        self.accepted: asyncio.Queue[asyncio.StreamReader] = asyncio.Queue()
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._reads:
+            cast(asyncio.ReadTransport, writer.transport).pause_reading()
+        self.writers.append(writer)
+        await self.accepted.put(reader)
+
+
+def reset(client: socket.socket) -> None:
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 0))
+    client.close()
+
+
+def connections(port: int) -> int:
+    """How many connections to this port the kernel has."""
+    listed = Path("/proc/thread-self/net/tcp").read_text().splitlines()[1:]
+    return sum(line.split()[2].endswith(f":{port:04X}") for line in listed if " 06 " not in line)
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("before", ["nothing", "half-close", "unread data"])
+async def test_a_clients_reset_reaches_the_endpoint(
+    sink: LocalhostSink, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """Also after the client has finished sending, and while the endpoint does not read."""
+    monkeypatch.setattr(relay, "CHECK_SECONDS", 0.1)
+    endpoint = Silent(reads=before != "unread data")
+    server = await asyncio.start_server(endpoint.serve, "127.0.0.1", 8080)
+    await apply(sink, ListenerItem(Protocol.TCP, 30000), Target((("127.0.0.1", 8080),)))
+    loop = asyncio.get_running_loop()
+    client = socket.socket()
+    client.setblocking(False)
+    await loop.sock_connect(client, ("127.0.0.1", 30000))
+    async with asyncio.timeout(30):
+        await endpoint.accepted.get()
+    assert connections(8080) == 1
+    if before == "half-close":
+        client.shutdown(socket.SHUT_WR)
+    if before == "unread data":
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await loop.sock_sendall(client, b"x" * (1 << 26))
+    reset(client)
+    async with asyncio.timeout(30):
+        while connections(8080):
+            await asyncio.sleep(0.01)
+    server.close()
+    for writer in endpoint.writers:
+        writer.close()
+
+
+@pytest.mark.kernel
+async def test_an_endpoints_reset_is_no_end_of_data(sink: LocalhostSink) -> None:
+    """A broken answer must not look like a whole one."""
+
+    async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        handle: socket.socket = writer.get_extra_info("socket")
+        handle.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 0))
+        writer.transport.abort()
+
+    server = await asyncio.start_server(break_off, "127.0.0.1", 8080)
+    await apply(sink, ListenerItem(Protocol.TCP, 30000), Target((("127.0.0.1", 8080),)))
+    reader, writer = await asyncio.open_connection("127.0.0.1", 30000)
+    writer.write(b"x")
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 30)
+    writer.close()
+    server.close()
+
+
+@pytest.mark.kernel
+async def test_clients_of_one_port_are_bounded(
+    sink: LocalhostSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more is reset at once, and when one has left there is room again."""
+    monkeypatch.setattr(relay, "MOST_CLIENTS", 2)
+    endpoint = Silent()
+    server = await asyncio.start_server(endpoint.serve, "127.0.0.1", 8080)
+    await apply(sink, ListenerItem(Protocol.TCP, 30000), Target((("127.0.0.1", 8080),)))
+    held = [await asyncio.open_connection("127.0.0.1", 30000) for _ in range(2)]
+    async with asyncio.timeout(30):
+        for _ in held:
+            await endpoint.accepted.get()
+    reader, writer = await asyncio.open_connection("127.0.0.1", 30000)
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 30)
+    for _, open_writer in (*held, (reader, writer)):
+        open_writer.close()
+    server.close()
+    for accepted in endpoint.writers:
+        accepted.close()
 
 
 class _Echo(asyncio.DatagramProtocol):

@@ -19,16 +19,18 @@ from kubeproxy.modes.base import SCAFFOLD, Batch, Owner
 from kubeproxy.modes.nftables.check import require_kernel
 from kubeproxy.modes.nftables.compile.refusals import describe_refusal
 from kubeproxy.modes.nftables.compile.transactions import compile_transactions
-from kubeproxy.modes.nftables.items import Item, Pool, SetSpec, Value
+from kubeproxy.modes.nftables.items import ElementItem, Item, Pool, PoolItem, SetSpec, Value
 from kubeproxy.modes.nftables.mode import NftablesBackend
 from kubeproxy.modes.nftables.names import layout_of
 from kubeproxy.modes.nftables.options import Options
 from kubeproxy.modes.nftables.render import render
 from kubeproxy.modes.nftables.scaffold import scaffold
 from kubeproxy.modes.nftables.sinks import monitor
-from kubeproxy.modes.nftables.sinks.table import TableSink, is_adoptable, join_slots, read_table
+from kubeproxy.modes.nftables.sinks.reading import is_adoptable, join_slots, read_table
+from kubeproxy.modes.nftables.sinks.table import TableSink
 from kubeproxy.sync.engine import Engine
 from kubeproxy.sync.ledger import Ledger
+from kubeproxy.sync.refused import FIRST_PAUSE_SECONDS
 
 LAYOUT = layout_of(Family.IPV4)
 OPTIONS = Options()
@@ -70,9 +72,16 @@ def pods(count: int, *, first: int = 1) -> list[Endpoint]:
     return [endpoint(f"10.244.7.{first + number}") for number in range(count)]
 
 
-@pytest.mark.parametrize("change", [pods(3, first=2), pods(4), pods(2)])
-def test_one_changed_endpoint_costs_the_same_in_any_cluster(change: list[Endpoint]) -> None:
-    """Transactions, messages and bytes do not know how many services there are."""
+@pytest.mark.parametrize(
+    ("change", "transactions"), [(pods(3, first=2), 1), (pods(4), 1), (pods(2), 2)]
+)
+def test_one_changed_endpoint_costs_the_same_in_any_cluster(
+    change: list[Endpoint], transactions: int
+) -> None:
+    """Transactions, messages and bytes do not know how many services there are.
+
+    A removed one takes two: packets may still draw its slot while dispatch moves on.
+    """
     costs = []
     for services in (10, 200):
         cluster = Cluster(services)
@@ -84,7 +93,7 @@ def test_one_changed_endpoint_costs_the_same_in_any_cluster(change: list[Endpoin
         done = cluster.apply()
         costs.append([(len(b.changes), b.size) for b in done])
     assert costs[0] == costs[1]
-    assert len(costs[0]) == 1
+    assert len(costs[0]) == transactions
 
 
 def labels(batches: list[Batch[Transaction]]) -> set[str]:
@@ -122,7 +131,7 @@ def test_only_the_slots_that_differ_are_sent() -> None:
     cluster.apply()
     cluster.set(1, [*pods(9, first=100), endpoint("10.244.9.9")])
     (batch,) = cluster.apply()
-    assert batch.payload.labels == ["elements of service-endpoints"] * 2
+    assert batch.payload.labels == ["elements of service-pools"] * 2
     assert batch.size <= 200
 
 
@@ -137,13 +146,13 @@ def test_transactions_are_bounded() -> None:
 
 
 def test_a_service_is_never_split() -> None:
-    """However small transactions have to be."""
+    """However small transactions have to be. Chains to which nothing leads yet may come before."""
     cluster = Cluster()
     cluster.set(1, pods(50), affinity_seconds=60)
     cluster.set(2, pods(50))
     split = {ServiceName("default", "svc-1"): 0, ServiceName("default", "svc-2"): 0}
     for batch in cluster.batches(limit=1):
-        items = [c for c in batch.changes if not str(c.item).startswith("ChainItem(name='pick-")]
+        items = [c for c in batch.changes if isinstance(c.item, ElementItem | PoolItem)]
         for name in {c.owner.service for c in items if c.owner is not None}:
             split[name] += 1
     assert set(split.values()) == {1}
@@ -154,7 +163,7 @@ def test_many_elements_are_split_over_messages() -> None:
     cluster = Cluster()
     cluster.set(1, [endpoint(f"10.{n >> 8}.{n & 255}.1") for n in range(5000)])
     cluster.apply()
-    assert len(cluster.kernel.element_lists("kube-proxy", "service-endpoints")[0]) > 1 << 16
+    assert len(cluster.kernel.element_lists("kube-proxy", "service-pools")[0]) > 1 << 16
 
 
 async def test_a_refused_service_is_named() -> None:
@@ -188,10 +197,11 @@ async def test_one_bad_service_is_left_out_and_named() -> None:
     bad = pack_address("10.96.0.7")
     kernel.refuse = lambda message: bad in message.body
     backend = NftablesBackend(Family.IPV4, OPTIONS, lambda _: kernel)
+    clock = FakeClock()
     engine = Engine(
         backend,
         node(),
-        clock=FakeClock(),
+        clock=clock,
         listener=RecordedRounds(),
         clean_conntrack=FakeConntrack(),
     )
@@ -200,11 +210,73 @@ async def test_one_bad_service_is_left_out_and_named() -> None:
         engine.pipeline.store.set_service(service(name, cluster_ip=f"10.96.0.{number}"))
         engine.pipeline.store.set_slice(endpoint_slice(name, pods(2), slice_name=f"s{number}"))
     report = await engine.round()
-    assert [failure.owner for failure in report.failures] == ["default/svc-7:http/TCP"]
+    assert [str(failure.owner) for failure in report.refused] == ["default/svc-7:http/TCP"]
     assert len(kernel.elements("kube-proxy", "service-ips")) == 19
     kernel.refuse = lambda message: False
+    clock.advance(FIRST_PAUSE_SECONDS)
     assert (await engine.round()).is_success
     assert len(kernel.elements("kube-proxy", "service-ips")) == 20
+
+
+def engine_over(kernel: FakeNft) -> Engine:
+    return Engine(
+        NftablesBackend(Family.IPV4, OPTIONS, lambda _: kernel),
+        node(),
+        clock=FakeClock(),
+        listener=RecordedRounds(),
+        clean_conntrack=FakeConntrack(),
+    )
+
+
+async def test_slots_that_dispatch_still_uses_stay() -> None:
+    """The kernel refuses to move a service to a smaller class, so the bigger one still draws."""
+    kernel = FakeNft()
+    engine = engine_over(kernel)
+    engine.pipeline.store.set_service(service())
+    engine.pipeline.store.set_slice(endpoint_slice("default/web", pods(3)))
+    assert (await engine.round()).is_success
+    kernel.refuse = lambda message: b"service-ips" in message.body
+    engine.pipeline.store.set_slice(endpoint_slice("default/web", pods(2)))
+    report = await engine.round()
+    assert [str(refusal.owner) for refusal in report.refused] == ["default/web:http/TCP"]
+    assert len(kernel.elements("kube-proxy", "service-pools")) == 3
+
+
+class Garbled(FakeNft):
+    """nf_tables whose rules cannot be read until the table is replaced, or ever."""
+
+    def __init__(self, *, for_ever: bool) -> None:
+        super().__init__()
+        self.is_garbled = True
+        self._for_ever = for_ever
+
+    def rules(self, table: str) -> list[nft.RuleInfo]:
+        if self.is_garbled:
+            raise KeyError(nft.NFTA_EXPR_NAME)
+        return super().rules(table)
+
+    def commit(self, transaction: nft.Transaction) -> tuple[nft.Refusal, ...]:
+        replaces = transaction.labels[:2] == ["table kube-proxy"] * 2
+        self.is_garbled = self.is_garbled and (self._for_ever or not replaces)
+        return super().commit(transaction)
+
+
+@pytest.mark.parametrize("for_ever", [False, True])
+async def test_a_table_that_cannot_be_read_is_replaced_once(for_ever: bool) -> None:
+    """Again and again would be an outage each time: then the round fails, and is tried again."""
+    kernel = Garbled(for_ever=for_ever)
+    made = Transaction(2)
+    made.add(nft.NEWTABLE, nft.table_body("kube-proxy"), "table", nft.CREATE)
+    assert kernel.commit(made) == ()
+    engine = engine_over(kernel)
+    engine.pipeline.store.set_service(service())
+    engine.pipeline.store.set_slice(endpoint_slice("default/web", pods(3)))
+    assert (await engine.round()).is_success
+    commits = kernel.commits
+    engine.request(full=True)
+    report = await engine.round()
+    assert ("cannot be read" in report.error) is for_ever
+    assert kernel.commits == commits
 
 
 async def test_a_missing_table_is_drift() -> None:
@@ -259,6 +331,19 @@ def test_drift_reports_the_most_important_change_first() -> None:
     assert monitor.summary(seen) == "table deleted, 3 × rule deleted (services)"
     many = Counter({(9, f"element added ({n})"): 1 for n in range(7)})
     assert monitor.summary(many).endswith("and 2 more")
+
+
+def test_a_process_that_goes_on_changing_the_table_is_answered_more_seldom() -> None:
+    """Every repair reads the whole table. After a quiet time the next one is at once again."""
+    pauses = monitor.Pauses()
+    assert pauses.before_report(100.0) == 0.0
+    now, waited = 100.0, []
+    for _ in range(8):
+        waited.append(pauses.before_report(now + 0.1))
+        now += 0.1 + waited[-1]
+    assert waited == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert pauses.before_report(now + 100) == 60.0
+    assert pauses.before_report(now + 400) == 0.0
 
 
 def test_members_of_affinity_sets_are_no_drift() -> None:

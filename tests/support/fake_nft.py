@@ -142,6 +142,15 @@ class FakeNft:
         packed = self._tables[table].elements[name].values()
         return [_parsed(raw) for raw in packed]
 
+    def objects(self, table: str) -> list[nft.ObjectInfo]:
+        return []
+
+    def flowtables(self, table: str) -> list[nft.ObjectInfo]:
+        return []
+
+    def wait_for_readers(self) -> None:
+        """There are no packets."""
+
 
 def _parsed(packed: bytes) -> nft.ElementInfo:
     return nft.parse_element(packed[ATTR_HEADER_LENGTH:])

@@ -20,7 +20,6 @@ from kubeproxy.facts.address import is_loopback, pack_address
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.nftables.wire import Verdict
-from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.items import (
     Chain,
     ChainItem,
@@ -62,6 +61,12 @@ class State(Struct, frozen=True):
     is_dnat: bool = False
     is_masqueraded: bool = False
     weight: Fraction = Fraction(1)
+    trail: tuple[tuple[str, str], ...] = ()
+    """What was passed: ("hook", chain), ("enter", chain), ("leave", chain), ("look", set), and
+    ("do", action)."""
+
+    def noting(self, what: str, name: str) -> State:
+        return replace(self, trail=(*self.trail, (what, name)))
 
 
 class Outcome(Struct, frozen=True):
@@ -141,19 +146,20 @@ class ItemTracer:
         """All base chains of a hook, by priority."""
         yield from self._base_chains(self._at_hook(number), state)
 
-    def _at_hook(self, number: int) -> list[Chain]:
+    def _at_hook(self, number: int) -> list[str]:
         found = [
-            (value.hook.priority, value)
-            for value in self._items.values()
-            if isinstance(value, Chain) and value.hook is not None and value.hook.number == number
+            (value.hook.priority, item.name)
+            for item, value in self._items.items()
+            if isinstance(item, ChainItem) and isinstance(value, Chain)
+            if value.hook is not None and value.hook.number == number
         ]
-        return [chain for _, chain in sorted(found, key=lambda pair: pair[0])]
+        return [name for _, name in sorted(found, key=lambda pair: pair[0])]
 
-    def _base_chains(self, chains: list[Chain], state: State) -> Iterator[Outcome]:
+    def _base_chains(self, chains: list[str], state: State) -> Iterator[Outcome]:
         if not chains:
             yield Outcome(End.ACCEPTED, state)
             return
-        for end, after in self._rules(chains[0], 0, state):
+        for end, after in self._chain(chains[0], state, "hook"):
             if end in (End.FELL_OUT, End.ACCEPTED):
                 yield from self._base_chains(chains[1:], after)
             else:
@@ -161,11 +167,12 @@ class ItemTracer:
 
     # ---- chains and rules --------------------------------------------------------------------
 
-    def _chain(self, name: str, state: State) -> Iterator[tuple[End, State]]:
+    def _chain(self, name: str, state: State, how: str = "enter") -> Iterator[tuple[End, State]]:
         chain = self._items.get(ChainItem(name))
         if not isinstance(chain, Chain):
             raise LookupError(f"a rule goes to chain {name}, which does not exist")
-        yield from self._rules(chain, 0, state)
+        for end, after in self._rules(chain, 0, state.noting(how, name)):
+            yield end, after.noting("leave", name) if end is End.FELL_OUT else after
 
     def _rules(self, chain: Chain, index: int, state: State) -> Iterator[tuple[End, State]]:
         if index == len(chain.rules):
@@ -193,7 +200,7 @@ class ItemTracer:
         elif verdict == nft.RETURN:
             yield End.FELL_OUT, state
         else:
-            yield End.DROPPED, state
+            yield End.DROPPED, state.noting("do", "drop")
 
     def _rule(
         self, expressions: tuple[Expr, ...], index: int, registers: Registers, state: State
@@ -237,14 +244,16 @@ class ItemTracer:
             case exprs.Dnat(_, address, port):
                 to, number = _endpoint_of(registers, address, port, self._layout.address_length)
                 moved = replace(state, destination=to, port=number, is_dnat=True)
-                return registers, moved, End.ACCEPTED
+                return registers, moved.noting("do", "dnat"), End.ACCEPTED
             case exprs.MetaSet(_, register):
                 mark = int.from_bytes(_plain(registers[register]), sys.byteorder)
-                return registers, replace(state, mark=mark), None
+                marked = replace(state, mark=mark)
+                return registers, marked.noting("do", "mark" if mark else "unmark"), None
             case exprs.Masquerade():
-                return registers, replace(state, is_masqueraded=True), End.ACCEPTED
+                hidden = replace(state, is_masqueraded=True)
+                return registers, hidden.noting("do", "masquerade"), End.ACCEPTED
             case _:
-                return registers, state, End.REJECTED
+                return registers, state.noting("do", "reject"), End.REJECTED
 
     def _load(self, expression: Expr, state: State) -> Registers:
         match expression:
@@ -298,19 +307,21 @@ class ItemTracer:
             raise LookupError(f"a rule uses set {lookup.set}, which does not exist")
         for key, weight in _keys(registers, lookup.register, spec.key_length):
             drawn = replace(state, weight=state.weight * weight)
-            found = self._find(lookup.set, key)
+            found = self._find(lookup.set, spec, key)
             if found is None:
                 yield _BREAK, drawn, None
-            elif isinstance(found, bytes) and lookup.result:
+                continue
+            drawn = drawn.noting("look", lookup.set)
+            if isinstance(found, bytes) and lookup.result:
                 yield {**registers, lookup.result: found}, drawn, None
             elif isinstance(found, Verdict):
                 yield registers, drawn, found
             else:
                 yield registers, drawn, None
 
-    def _find(self, name: str, key: bytes) -> bytes | Verdict | bool | None:
+    def _find(self, name: str, spec: SetSpec, key: bytes) -> bytes | Verdict | bool | None:
         """What a set holds for a key: data, a verdict, True for a plain member, or None."""
-        if name in names.POOL_MAPS:
+        if spec.data_length:
             return self._slot(name, key)
         if key in self._clients.get(name, ()):
             return True

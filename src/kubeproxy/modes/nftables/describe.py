@@ -24,6 +24,8 @@ from kubeproxy.modes.nftables.items import (
 )
 from kubeproxy.modes.nftables.names import FamilyLayout, layout_of
 from kubeproxy.modes.nftables.rules.text import format_key, format_rule, format_verdict
+from kubeproxy.modes.nftables.rules.typeof import has_index, typeof_text, types_of
+from kubeproxy.modes.nftables.scaffold import set_specs
 
 _HOOKS = {
     nft.NF_INET_PRE_ROUTING: "prerouting",
@@ -37,7 +39,6 @@ _TYPE_NAMES = {
     nft.TYPE_IP6ADDR: "ipv6_addr",
     nft.TYPE_INET_PROTOCOL: "inet_proto",
     nft.TYPE_INET_SERVICE: "inet_service",
-    nft.TYPE_MARK: "mark",
 }
 _FIELDS = {
     nft.TYPE_IPADDR: "address",
@@ -62,12 +63,45 @@ def describe(family: Family, fragments: Mapping[Owner, Fragment]) -> str:
     return "\n".join((*lines, "}", ""))
 
 
+def item_lines(items: Fragment, layout: FamilyLayout) -> list[str]:
+    """A line for each set, element, chain and rule among these items."""
+    fields = {name: _fields_of(spec) for name, spec in set_specs(layout).items()}
+    return [
+        line for item, value in items.items() for line in _item_lines(item, value, fields, layout)
+    ]
+
+
+def _item_lines(
+    item: Item, value: Value, fields: Mapping[str, Sequence[str]], layout: FamilyLayout
+) -> Iterator[str]:
+    match item, value:
+        case SetItem(), SetSpec():
+            yield f"{'map' if value.data_type else 'set'} {item.name}"
+        case ChainItem(), Chain():
+            yield f"chain {item.name}"
+            if value.hook is not None:
+                yield f"chain {item.name} {_hook_text(value.hook)}"
+            yield from (f"rule {item.name} {format_rule(rule, layout)}" for rule in value.rules)
+        case ElementItem(), Element() if item.set in fields:
+            text = format_element(item, value, fields[item.set], layout)
+            yield f"element {item.set} {{ {text} }}"
+        case PoolItem(), Pool() if item.map in fields:
+            for text in _format_pool(item, value, fields[item.map], layout):
+                yield f"element {item.map} {{ {text} }}"
+        case _:
+            yield f"{type(item).__name__.removesuffix('Item').lower()} {item}"
+
+
+def _fields_of(spec: SetSpec) -> list[str]:
+    return [_FIELDS[number] for number in types_of(spec.key_type)]
+
+
 def _set_lines(items: Fragment, layout: FamilyLayout) -> Iterator[str]:
     specs = items_of(items, SetItem, SetSpec)
     elements = _element_lines(items, specs, layout)
     for item, spec in specs.items():
         yield f"\t{'map' if spec.data_type else 'set'} {item.name} {{"
-        yield f"\t\ttype {_type_text(spec)}"
+        yield f"\t\t{_type_text(spec)}"
         if spec.flags & nft.NFT_SET_TIMEOUT:
             yield f"\t\tflags dynamic,timeout; timeout {spec.timeout_ms // 1000}s"
         if item.name in names.COMMENTS:
@@ -78,31 +112,17 @@ def _set_lines(items: Fragment, layout: FamilyLayout) -> Iterator[str]:
         yield "\t}"
 
 
-def _types(packed: int) -> list[int]:
-    """The types of a concatenation's fields, first one first."""
-    found: list[int] = []
-    while packed:
-        found.append(packed & (1 << nft.TYPE_BITS) - 1)
-        packed >>= nft.TYPE_BITS
-    return found[::-1]
-
-
 def _type_text(spec: SetSpec) -> str:
-    key = " . ".join(_TYPE_NAMES[number] for number in _types(spec.key_type))
-    if not spec.data_type:
-        return key
-    if not spec.data_length:
-        return f"{key} : verdict"
-    return f"{key} : {' . '.join(_TYPE_NAMES[n] for n in _types(spec.data_type))}"
+    if has_index(spec):
+        return f"typeof {typeof_text(spec.key_type)} : {typeof_text(spec.data_type)}"
+    key = " . ".join(_TYPE_NAMES[number] for number in types_of(spec.key_type))
+    return f"type {key} : verdict" if spec.data_type else f"type {key}"
 
 
 def _element_lines(
     items: Fragment, specs: Mapping[SetItem, SetSpec], layout: FamilyLayout
 ) -> dict[str, list[str]]:
-    fields = {
-        item.name: [_FIELDS[number] for number in _types(spec.key_type)]
-        for item, spec in specs.items()
-    }
+    fields = {item.name: _fields_of(spec) for item, spec in specs.items()}
     lines: dict[str, list[str]] = {}
     for item, element in items_of(items, ElementItem, Element).items():
         text = format_element(item, element, fields[item.set], layout)
@@ -132,7 +152,7 @@ def _format_pool(
     for index in range(len(value.slots) // width):
         slot = value.slots[index * width : (index + 1) * width]
         endpoint = format_key(slot, ("address", "port"), layout)
-        yield f"{key} . 0x{index:08x} : {endpoint}"
+        yield f"{key} . {index} : {endpoint}"
 
 
 def _chain_lines(chains: Mapping[ChainItem, Chain], layout: FamilyLayout) -> Iterator[str]:

@@ -51,6 +51,14 @@ class PoolItem(Struct, frozen=True, gc=False):
     key: bytes
 
 
+class ForeignItem(Struct, frozen=True, gc=False):
+    """A flowtable, or an object such as a named counter. We have none, so it goes."""
+
+    name: str
+    type: int
+    """The kernel's number for the type of an object; 0 is a flowtable."""
+
+
 class ListenerItem(Struct, frozen=True, gc=False):
     """A node port on the loopback address, served by a relay in user space."""
 
@@ -64,9 +72,13 @@ TABLE = TableItem()
 
 
 class Table(Struct, frozen=True, gc=False):
-    """The table's value. An unusable one was found in a form that cannot be taken over."""
+    """The table's value. An unusable one was found in a form that cannot be taken over.
+
+    A dormant one is attached to no hook: another process has switched it off.
+    """
 
     is_usable: bool = True
+    is_dormant: bool = False
 
 
 class SetSpec(Struct, frozen=True, gc=False):
@@ -82,6 +94,11 @@ class SetSpec(Struct, frozen=True, gc=False):
     data_type: int = 0
     data_length: int = 0
     timeout_ms: int = 0
+    size: int = 0
+    has_expressions: bool = False
+    """A bound or expressions are never ours."""
+    typeof: bytes = b""
+    """What nft has to know about a pool map in order to print it (`rules.typeof`)."""
 
     @property
     def is_of_service(self) -> bool:
@@ -123,6 +140,12 @@ class Element(Struct, frozen=True, gc=False):
 
     verdict: Verdict | None = None
     comment: str = ""
+    has_more: bool = False
+    """Has it something that none of ours has, such as a timeout or a limit?"""
+
+
+class Foreign(Struct, frozen=True, gc=False):
+    """The value of a foreign item: it is there."""
 
 
 class Pool(Struct, frozen=True, gc=False):
@@ -144,6 +167,8 @@ class Target(Struct, frozen=True):
     affinity_seconds: int = 0
 
 
-Item: TypeAlias = TableItem | SetItem | ChainItem | ElementItem | PoolItem | ListenerItem
-Value: TypeAlias = Table | SetSpec | Chain | Element | Pool | Target
+Item: TypeAlias = (
+    TableItem | SetItem | ChainItem | ElementItem | PoolItem | ForeignItem | ListenerItem
+)
+Value: TypeAlias = Table | SetSpec | Chain | Element | Pool | Foreign | Target
 Fragment: TypeAlias = Mapping[Item, Value]

@@ -12,14 +12,14 @@ from kubeproxy.logs import get_logger
 from kubeproxy.modes.base import AnySink, Backend, DriftListener, Measure, Mode, Owner
 from kubeproxy.modes.nftables.check import check
 from kubeproxy.modes.nftables.cleanup import cleanup
-from kubeproxy.modes.nftables.describe import describe
+from kubeproxy.modes.nftables.describe import describe, item_lines
 from kubeproxy.modes.nftables.items import Fragment, Item, Value
 from kubeproxy.modes.nftables.names import layout_of
 from kubeproxy.modes.nftables.options import Options, options_of
 from kubeproxy.modes.nftables.render import render
 from kubeproxy.modes.nftables.scaffold import scaffold
 from kubeproxy.modes.nftables.sinks.localhost import LocalhostSink
-from kubeproxy.modes.nftables.sinks.monitor import DriftMonitor
+from kubeproxy.modes.nftables.sinks.monitor import DriftMonitor, watch_table
 from kubeproxy.modes.nftables.sinks.table import OpenNftables, TableSink
 from kubeproxy.plan.types import ServicePlan
 
@@ -54,6 +54,9 @@ class NftablesBackend(Backend[Item, Value, Options]):
     def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
         return describe(self.family, fragments)
 
+    def lines(self, items: Mapping[Item, Value]) -> Sequence[str]:
+        return item_lines(items, self._layout)
+
     async def start(self, node: NodeFacts) -> None:
         if self._localhost is None and _includes_loopback(node):
             message = (
@@ -62,11 +65,10 @@ class NftablesBackend(Backend[Item, Value, Options]):
             logger.error(None, message, ipFamily=self.family.value)
 
     async def watch(self, drifted: DriftListener) -> None:
-        monitor = DriftMonitor(self._layout, self._table.nftables.port_id)
-        try:
-            await monitor.run(drifted)
-        finally:
-            monitor.close()
+        await watch_table(self._open_monitor, drifted)
+
+    def _open_monitor(self) -> DriftMonitor:
+        return DriftMonitor(self._layout, self._table.nftables.port_id)
 
     async def tick(self, now: float) -> float | None:
         return None if self._localhost is None else await self._localhost.retry()

@@ -36,11 +36,14 @@ FIREWALL_IPS = "firewall-ips"
 SERVICE_IPS = "service-ips"
 SERVICE_NODE_PORTS = "service-nodeports"
 
-SERVICE_ENDPOINTS = "service-endpoints"
-LOCAL_ENDPOINTS = "service-local-endpoints"
-NODE_PORT_ENDPOINTS = "nodeport-endpoints"
-NODE_PORT_LOCAL_ENDPOINTS = "nodeport-local-endpoints"
-POOL_MAPS = (SERVICE_ENDPOINTS, LOCAL_ENDPOINTS, NODE_PORT_ENDPOINTS, NODE_PORT_LOCAL_ENDPOINTS)
+SERVICE_POOLS = "service-pools"
+LOCAL_POOLS = "service-local-pools"
+NODE_PORT_POOLS = "nodeport-pools"
+NODE_PORT_LOCAL_POOLS = "nodeport-local-pools"
+POOL_MAPS = (SERVICE_POOLS, LOCAL_POOLS, NODE_PORT_POOLS, NODE_PORT_LOCAL_POOLS)
+# Maps of this content without `typeof` were called service-endpoints and the like. The kernel
+# cannot change what nft keeps with a map, so these have other names: both kinds can stand at once
+# while one replaces the other.
 
 _PRE_DNAT = nft.NF_IP_PRI_NAT_DST - 10
 BASE_CHAINS: dict[str, Hook] = {
@@ -84,10 +87,10 @@ COMMENTS = {
     FIREWALL_IPS: "destinations that are subject to LoadBalancerSourceRanges",
     SERVICE_IPS: "ClusterIP, ExternalIP and LoadBalancer IP traffic",
     SERVICE_NODE_PORTS: "NodePort traffic",
-    SERVICE_ENDPOINTS: "endpoints by address, port and index",
-    LOCAL_ENDPOINTS: "endpoints on this node, for external traffic policy Local",
-    NODE_PORT_ENDPOINTS: "endpoints by node port and index",
-    NODE_PORT_LOCAL_ENDPOINTS: "endpoints on this node, for external traffic policy Local",
+    SERVICE_POOLS: "endpoints by address, port and index",
+    LOCAL_POOLS: "endpoints on this node, for external traffic policy Local",
+    NODE_PORT_POOLS: "endpoints by node port and index",
+    NODE_PORT_LOCAL_POOLS: "endpoints on this node, for external traffic policy Local",
     REJECT_CHAIN: "helper for @no-endpoint-services / @no-endpoint-nodeports",
 }
 """The comments that `nft list` shows for sets, maps and chains."""

@@ -143,13 +143,13 @@ def _class_of(plan: ServicePlan, frontend: Frontend, context: ClassContext) -> S
 def _pools(plan: ServicePlan, frontend: Frontend) -> Iterator[tuple[str, tuple[Endpoint, ...]]]:
     """The maps this frontend's key is in, and the endpoints there."""
     is_node_port = frontend.kind is FrontendKind.NODE_PORT
-    main = names.NODE_PORT_ENDPOINTS if is_node_port else names.SERVICE_ENDPOINTS
+    main = names.NODE_PORT_POOLS if is_node_port else names.SERVICE_POOLS
     if not frontend.has_short_circuit:
         yield main, plan.pool(frontend.pool).endpoints
         return
     yield main, plan.cluster.endpoints
     if frontend.verdict is Verdict.FORWARD:
-        local = names.NODE_PORT_LOCAL_ENDPOINTS if is_node_port else names.LOCAL_ENDPOINTS
+        local = names.NODE_PORT_LOCAL_POOLS if is_node_port else names.LOCAL_POOLS
         yield local, plan.local.endpoints
 
 

@@ -32,6 +32,7 @@ from kubeproxy.modes.nftables.rules import pieces as rules
 from kubeproxy.modes.nftables.rules.classes import ClassContext, pick_class
 from kubeproxy.modes.nftables.rules.expressions import Rule
 from kubeproxy.modes.nftables.rules.pieces import Piece, rule
+from kubeproxy.modes.nftables.rules.typeof import typeof_userdata
 
 _GUARDED_JUMPS: dict[str, tuple[str, ...]] = {
     "filter-input": (names.NODE_PORT_ENDPOINTS_CHECK, names.SERVICE_ENDPOINTS_CHECK),
@@ -56,7 +57,8 @@ services; so a service that scales within these bounds must not be the one that 
 """
 
 _INDEX_TYPE = nft.TYPE_MARK
-# A 32-bit index would be an `integer`, but nft 1.0.6 aborts on that in a concatenation.
+# A 32-bit index is an `integer`, and nft knows so by `rules.typeof`. But a version that does not
+# understand that would abort on an integer in a concatenation, while it prints a mark.
 
 
 def scaffold(node: NodeFacts, options: Options) -> Fragment:
@@ -111,11 +113,18 @@ def _pool_spec(layout: FamilyLayout, name: str) -> SetSpec:
     address, length = layout.address_type, layout.address_length
     index = (nft.TYPE_INET_PROTOCOL, nft.TYPE_INET_SERVICE, _INDEX_TYPE)
     data_type = _concat(address, nft.TYPE_INET_SERVICE)
-    if name in (names.SERVICE_ENDPOINTS, names.LOCAL_ENDPOINTS):
+    if name in (names.SERVICE_POOLS, names.LOCAL_POOLS):
         key_type, key_length = _concat(address, *index), length + 12
     else:
         key_type, key_length = _concat(*index), 12
-    return SetSpec(key_type, key_length, nft.NFT_SET_MAP, data_type, length + 4)
+    return SetSpec(
+        key_type,
+        key_length,
+        nft.NFT_SET_MAP,
+        data_type,
+        length + 4,
+        typeof=typeof_userdata(key_type, data_type),
+    )
 
 
 def _node_port_addresses(layout: FamilyLayout, node: NodeFacts) -> dict[Item, Value]:

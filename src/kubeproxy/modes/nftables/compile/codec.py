@@ -19,6 +19,7 @@ from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.items import Chain, SetSpec
 from kubeproxy.modes.nftables.rules import expressions as exprs
 from kubeproxy.modes.nftables.rules.expressions import Expr, Rule, Unknown
+from kubeproxy.modes.nftables.rules.typeof import canonical_type
 
 
 class Row(Struct, frozen=True):
@@ -34,6 +35,12 @@ class Row(Struct, frozen=True):
     read: Callable[[Expr], object]
     field: str = ""
     is_optional: bool = False
+    is_implied: bool = False
+    """Is it as good as there when it is left out?"""
+
+    def agrees(self, built: Expr, value: object) -> bool:
+        """Does one of our expressions mean what was parsed?"""
+        return (self.is_implied and value is None) or self.read(built) == value
 
 
 def _field(attribute: int, encoding: Encoding[T], name: str) -> Row:
@@ -61,27 +68,33 @@ def _derived(attribute: int, encoding: Encoding[T], name: str) -> Row:
     return Row(attribute, lambda found: encoding.pack(attribute, read(found)), encoding.parse, read)
 
 
+def _implied(attribute: int, encoding: Encoding[T], name: str) -> Row:
+    """An attribute that we leave out, for which the kernel then takes what a field says."""
+    read: Callable[[Expr], T] = attrgetter(name)
+    return Row(attribute, lambda _: b"", encoding.parse, read, is_optional=True, is_implied=True)
+
+
 def _constant(attribute: int, encoding: Encoding[T], value: T) -> Row:
     """An attribute that always has this value."""
     packed = encoding.pack(attribute, value)
     return Row(attribute, lambda _: packed, encoding.parse, lambda _: value)
 
 
-def _unset(attribute: int) -> Row:
-    """Flags that we never set: an expression that has some is none of ours."""
-    return Row(attribute, lambda _: b"", _flags_or_none, lambda _: None, is_optional=True)
-
-
-def _flags_or_none(raw: bytes) -> int | None:
-    return nft.NUMBER.parse(raw) or None
-
-
 class Format(Struct, frozen=True):
-    """One kind of expression: the kernel's name for it, our class, and its attributes."""
+    """One kind of expression: the kernel's name for it, our class, and its attributes.
+
+    An expression that has an attribute without a row is none of ours, unless the attribute holds
+    nothing but zeros: kernels write out defaults, and later ones know of more.
+    """
 
     name: str
     build: Callable[..., Expr]
     rows: tuple[Row, ...]
+
+    def covers(self, attributes: Mapping[int, bytes]) -> bool:
+        """Does every attribute have a row that can tell it from another value?"""
+        known = {row.attribute for row in self.rows}
+        return not any(any(attributes[kind]) for kind in attributes.keys() - known)
 
 
 _FORMATS = (
@@ -162,7 +175,6 @@ _FORMATS = (
             _field(nft.NFTA_LOOKUP_SET, nft.TEXT, "set"),
             _field(nft.NFTA_LOOKUP_SREG, nft.REGISTER, "register"),
             _optional(nft.NFTA_LOOKUP_DREG, nft.REGISTER, "result"),
-            _unset(nft.NFTA_LOOKUP_FLAGS),
         ),
     ),
     Format(
@@ -191,7 +203,9 @@ _FORMATS = (
             _constant(nft.NFTA_NAT_TYPE, nft.NUMBER, nft.NFT_NAT_DNAT),
             _field(nft.NFTA_NAT_FAMILY, nft.NUMBER, "family"),
             _field(nft.NFTA_NAT_REG_ADDR_MIN, nft.REGISTER, "address"),
+            _implied(nft.NFTA_NAT_REG_ADDR_MAX, nft.REGISTER, "address"),
             _field(nft.NFTA_NAT_REG_PROTO_MIN, nft.REGISTER, "port"),
+            _implied(nft.NFTA_NAT_REG_PROTO_MAX, nft.REGISTER, "port"),
             # The kernel adds these flags itself when both registers are given, and dumps them.
             _constant(
                 nft.NFTA_NAT_FLAGS,
@@ -247,6 +261,8 @@ def parse_expression(found: nft.ExpressionInfo) -> Expr:
 
 def _parse_as(form: Format, attributes: Mapping[int, bytes]) -> Expr | None:
     """Our expression of this kind, or None if it would not mean the same as the attributes."""
+    if not form.covers(attributes):
+        return None
     values: list[object] = []
     for row in form.rows:
         raw = attributes.get(row.attribute)
@@ -256,7 +272,7 @@ def _parse_as(form: Format, attributes: Mapping[int, bytes]) -> Expr | None:
         values.append(value)
     pairs = list(zip(form.rows, values, strict=True))
     built = form.build(**{row.field: value for row, value in pairs if row.field})
-    return built if all(row.read(built) == value for row, value in pairs) else None
+    return built if all(row.agrees(built, value) for row, value in pairs) else None
 
 
 @lru_cache(maxsize=8192)
@@ -293,6 +309,7 @@ def set_body(name: str, spec: SetSpec, identity: int) -> bytes:
             data_length=spec.data_length,
             timeout_ms=spec.timeout_ms,
             comment=names.COMMENTS.get(name, ""),
+            typeof=spec.typeof,
         ),
         identity,
     )
@@ -302,12 +319,16 @@ def parse_set(found: nft.SetInfo) -> SetSpec:
     """A dumped set's declaration. The size of a verdict is the kernel's own, so it is left out."""
     is_verdict = found.data_type == nft.NFT_DATA_VERDICT
     return SetSpec(
-        key_type=found.key_type,
+        key_type=canonical_type(found.key_type),
         key_length=found.key_length,
         flags=found.flags,
         data_type=found.data_type,
         data_length=0 if is_verdict else found.data_length,
         timeout_ms=found.timeout_ms,
+        # The kernel bounds sets that packets fill, if we do not.
+        size=0 if found.flags & nft.NFT_SET_EVAL else found.size,
+        has_expressions=found.has_expressions,
+        typeof=found.typeof if found.name in names.POOL_MAPS else b"",
     )
 
 

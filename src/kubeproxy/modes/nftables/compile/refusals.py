@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kubeproxy.kernel.nftables.wire import Refusal, Transaction
+from kubeproxy.kernel.nftables.wire import Refusal, Transaction, printable
 from kubeproxy.modes.base import AnyChange, Owner, changes_of
 from kubeproxy.modes.nftables.items import (
     Chain,
@@ -24,7 +24,7 @@ def describe_refusal(
     """The object, the service it belongs to, and the kernel's reason."""
     key = transaction.element_key_at(refusal.position, refusal.offset)
     where, owner = next(_culprits(refusal, key, changes), (refusal.label, None))
-    return f"{where}{'' if owner is None else f' of {owner}'}: {refusal.text}"
+    return printable(f"{where}{'' if owner is None else f' of {owner}'}: {refusal.text}")
 
 
 def _culprits(

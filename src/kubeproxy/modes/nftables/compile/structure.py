@@ -10,6 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
+from kubeproxy.facts.ids import ServiceName
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.nftables.wire import Transaction
 from kubeproxy.modes.base import AnyChange, Batch, Change
@@ -18,6 +21,8 @@ from kubeproxy.modes.nftables.compile import codec
 from kubeproxy.modes.nftables.items import (
     Chain,
     ChainItem,
+    Foreign,
+    ForeignItem,
     SetItem,
     SetSpec,
     Table,
@@ -35,14 +40,24 @@ _TABLE_RANK, _SET_RANK = -1, 0
 class StructureChange(ABC):
     """One structural change: its place in the building order, and its messages.
 
-    Adding has two phases, `declare` and `fill`, and so has removing, `clear` and `delete`. The
-    first phase is done for all changes of a transaction before the second, because the rules of
-    one chain may name another chain or a set.
+    Adding has three phases, `clear`, `declare` and `fill`, and removing two, `clear` and `delete`.
+    One phase is done for all changes of a transaction before the next, because the rules of one
+    chain may name another chain or a set.
     """
 
     change: AnyChange
     rank: int
     weight = _BYTES_PER_OBJECT
+
+    @property
+    def is_new(self) -> bool:
+        """Is there no such object yet?"""
+        return self.change.old is None
+
+    @property
+    def service(self) -> ServiceName | None:
+        """The Service that brings the change about."""
+        return None if self.change.owner is None else self.change.owner.service
 
     @abstractmethod
     def declare(self, transaction: Transaction) -> None:
@@ -52,7 +67,7 @@ class StructureChange(ABC):
         """Append what the object holds and is no item of its own."""
 
     def clear(self, transaction: Transaction) -> None:  # noqa: B027 - only chains hold something
-        """Append what empties the object."""
+        """Append what empties an object that stays, or that goes."""
 
     @abstractmethod
     def delete(self, transaction: Transaction) -> None:
@@ -60,7 +75,7 @@ class StructureChange(ABC):
 
 
 class TableChange(StructureChange):
-    """The table is made, replaced, or removed."""
+    """The table is made, replaced, woken, or removed."""
 
     rank = _TABLE_RANK
 
@@ -68,7 +83,7 @@ class TableChange(StructureChange):
         self.change = change
 
     def declare(self, transaction: Transaction) -> None:
-        if self.change.old is not None:  # one that cannot be taken over
+        if self.change.old is not None and not self.change.old.is_usable:
             self.delete(transaction)
         body = nft.table_body(names.TABLE_NAME, names.TABLE_COMMENT)
         transaction.add(nft.NEWTABLE, body, f"table {names.TABLE_NAME}", nft.CREATE)
@@ -87,6 +102,8 @@ class SetChange(StructureChange):
         self.change = change
         self._name = change.item.name
         self._spec = change.new
+        found = change.new if change.old is None else change.old
+        self.is_verdict_map = found is not None and found.data_type == nft.NFT_DATA_VERDICT
 
     def declare(self, transaction: Transaction) -> None:
         if self._spec is not None:
@@ -96,6 +113,24 @@ class SetChange(StructureChange):
     def delete(self, transaction: Transaction) -> None:
         body = nft.set_reference(names.TABLE_NAME, self._name)
         transaction.add(nft.DELSET, body, f"set {self._name}")
+
+
+class ForeignChange(StructureChange):
+    """An object or flowtable of another process is removed."""
+
+    rank = _SET_RANK
+
+    def __init__(self, change: Change[ForeignItem, Foreign]) -> None:
+        self.change = change
+        self._item = change.item
+
+    def declare(self, transaction: Transaction) -> None:
+        """Append nothing: none is ever wanted."""
+
+    def delete(self, transaction: Transaction) -> None:
+        body = nft.object_reference(names.TABLE_NAME, self._item.name, self._item.type)
+        kind = nft.DELOBJ if self._item.type else nft.DELFLOWTABLE
+        transaction.add(kind, body, f"object {self._item.name}")
 
 
 class ChainChange(StructureChange):
@@ -108,6 +143,16 @@ class ChainChange(StructureChange):
         self.rank = next(chain.kind for chain in (change.new, change.old) if chain is not None)
         if change.new is not None:
             self.weight += _BYTES_PER_RULE * len(change.new.rules)
+
+    @property
+    def has_rules(self) -> bool:
+        """Are there rules in the chain now?"""
+        return self._old is not None and bool(self._old.rules)
+
+    def emptied(self) -> ChainChange:
+        """What has to happen first so that nothing depends on the rules of a chain that goes."""
+        kept = None if self._old is None else replace(self._old, rules=())
+        return ChainChange(replace(self.change, new=kept))
 
     @property
     def _is_kept(self) -> bool:
@@ -124,16 +169,12 @@ class ChainChange(StructureChange):
         transaction.add(nft.NEWCHAIN, body, f"chain {self.name}", nft.CREATE)
 
     def fill(self, transaction: Transaction) -> None:
-        if self._new is None:
-            return
-        if self._is_kept:
-            self.clear(transaction)
-        for rule in self._new.rules:
+        for rule in () if self._new is None else self._new.rules:
             body = codec.rule_body(self.name, rule)
             transaction.add(nft.NEWRULE, body, f"rule in chain {self.name}", nft.APPEND)
 
     def clear(self, transaction: Transaction) -> None:
-        if self._old is not None and self._old.rules:
+        if self.has_rules:
             body = nft.rules_reference(names.TABLE_NAME, self.name)
             transaction.add(nft.DELRULE, body, f"rules of chain {self.name}")
 
@@ -149,17 +190,23 @@ def in_building_order(changes: Sequence[StructureChange]) -> list[StructureChang
 def add_structure(transaction: Transaction, changes: Sequence[StructureChange]) -> None:
     """Append the messages for additions and replacements, which are in building order."""
     for change in changes:
+        change.clear(transaction)
+    for change in changes:
         change.declare(transaction)
     for change in changes:
         change.fill(transaction)
 
 
 def addition_batches(
-    layout: FamilyLayout, changes: Sequence[StructureChange], limit: int
+    layout: FamilyLayout,
+    changes: Sequence[StructureChange],
+    limit: int,
+    *,
+    after_readers: bool = False,
 ) -> Iterator[Batch[Transaction]]:
     """Transactions that add or replace structure."""
     for part in _parts(in_building_order(changes), limit):
-        transaction = Transaction(layout.number)
+        transaction = Transaction(layout.number, after_readers=after_readers)
         add_structure(transaction, part)
         yield _batch(transaction, part)
 
@@ -167,12 +214,28 @@ def addition_batches(
 def removal_batches(
     layout: FamilyLayout, changes: Sequence[StructureChange], limit: int
 ) -> Iterator[Batch[Transaction]]:
-    """Transactions that remove structure: what refers to other parts first."""
-    ordered = sorted(changes, key=lambda change: change.rank, reverse=True)
-    for part in _parts(ordered, limit):
-        transaction = Transaction(layout.number)
-        for change in part:
-            change.clear(transaction)
+    """Transactions that remove structure.
+
+    Rules refer to sets, objects and chains, and elements of a verdict map refer to chains. So all
+    rules go first, then sets, then the rest. Chains of another process may refer to each other in
+    any way, hence all rules before the first chain, also when that takes several transactions.
+    """
+    sets = [change for change in changes if change.rank == _SET_RANK]
+    others = [change for change in changes if change.rank != _SET_RANK]
+    # Before Linux 6.2 a chain counts as used in the transaction that removes the element.
+    if any(isinstance(change, SetChange) and change.is_verdict_map for change in sets):
+        parts = [*_parts(sets, limit), *_parts(others, limit)]
+    else:
+        parts = list(_parts([*sets, *others], limit))
+    if len(parts) > 1:
+        chains = [c for c in others if isinstance(c, ChainChange) and c.has_rules]
+        emptied = [chain.emptied() for chain in chains]
+        yield from addition_batches(layout, emptied, limit, after_readers=True)
+    for part in parts:
+        transaction = Transaction(layout.number, after_readers=True)
+        if len(parts) == 1:
+            for change in part:
+                change.clear(transaction)
         for change in part:
             change.delete(transaction)
         yield _batch(transaction, part)

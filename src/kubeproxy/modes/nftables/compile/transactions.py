@@ -1,41 +1,62 @@
 """Changes become bounded transactions, in an order that no packet can notice. Pure.
 
-    1  foundations       table, sets, class chains: nothing points there yet
+    1  foundations       table, sets, new class chains: nothing points there yet
     2  early elements    members of sets that rules only test (hairpin, node port addresses)
     3  scaffold          the chains every packet passes
-    4  services          dispatch, pools, and the chains of single services (affinity, source
-                         ranges): all of one Service in one transaction
-    5  late elements     what step 2 would add, removed
-    6  removals          chains and sets that are not wanted any more, in the reverse order
+    4  entries           new sets and chains of single services (affinity, source ranges) to which
+                         dispatch will lead
+    5  guards            source ranges of frontends that had none
+    6  services          dispatch, pools, and the other chains of single services: all of one
+                         Service in one transaction
+    7  class chains      those that were there and get other rules: the pools they look up stand
+    8  late elements     what step 2 would add, removed; refusals of frontends that have endpoints
+                         now; slots and pools nothing wants any more
+    9  removals          chains and sets that are not wanted any more
 
-Every transaction is atomic. Step 4 never splits a Service, so a frontend moves from one class to
+Every transaction is atomic. Step 6 never splits a Service, so a frontend moves from one class to
 another together with its endpoints, and all ports of a new cluster IP appear together. The other
 steps only add what is not used yet, replace a chain as a whole, or remove what is not used any
 more.
+
+Packets are not atomic. The kernel lets one that is under way finish with the rules it began with,
+but each look-up sees the elements of its own moment. So between two look-ups of one packet a
+transaction may take effect, and some things must not share one:
+
+- a dispatch element and the chain it leads to, if the chain is new: for the packet it is empty
+- a dispatch element that leaves a class, and the slots only that class draws: pick-3 was read
+  before, slot 2 is looked up after. Such slots stay until step 8, for which the packets that may
+  still draw them are waited for (`Transaction.after_readers`)
+- a dispatch element and the source ranges of its frontend: the ranges are looked up first, so
+  they must be there first
+- a dispatch element and the end of a refusal, which is looked up last: a packet that was not
+  translated would pass
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
-from kubeproxy.kernel.nftables.wire import Transaction
-from kubeproxy.modes.base import AnyChange, Batch, changes_of
+from kubeproxy.kernel.nftables.wire import DROP, Transaction
+from kubeproxy.modes.base import AnyChange, Batch, Change, Owner, changes_of
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.compile.structure import (
     ChainChange,
+    ForeignChange,
     SetChange,
     StructureChange,
     TableChange,
     addition_batches,
     removal_batches,
 )
-from kubeproxy.modes.nftables.compile.units import ServiceChanges, unit_batches
+from kubeproxy.modes.nftables.compile.units import ServiceChanges, split_pools, unit_batches
 from kubeproxy.modes.nftables.items import (
     Chain,
     ChainItem,
     ChainKind,
     Element,
     ElementItem,
+    Foreign,
+    ForeignItem,
     Pool,
     PoolItem,
     SetItem,
@@ -50,16 +71,29 @@ TRANSACTION_BYTES = 400_000
 
 
 def compile_transactions(
-    layout: FamilyLayout, changes: Sequence[AnyChange], *, limit: int = TRANSACTION_BYTES
+    layout: FamilyLayout,
+    changes: Sequence[AnyChange],
+    *,
+    limit: int = TRANSACTION_BYTES,
+    refused: Container[Owner | None] = (),
 ) -> Iterator[Batch[Transaction]]:
-    """All changes as transactions, to be executed in order."""
+    """All changes as transactions, to be executed in order.
+
+    `refused` are the owners of whom the kernel refused something since the first of these
+    transactions. What their dispatch still uses stays.
+    """
     steps = _Steps(changes)
     yield from addition_batches(layout, steps.foundations, limit)
     yield from unit_batches(layout, steps.early, limit)
     yield from addition_batches(layout, steps.scaffold, limit)
-    yield from unit_batches(layout, steps.services, limit)
-    yield from unit_batches(layout, steps.late, limit)
-    yield from removal_batches(layout, steps.removals, limit)
+    yield from addition_batches(layout, steps.entries, limit)
+    yield from unit_batches(layout, steps.guards, limit)
+    # Nothing leads to a frontend whose source ranges were refused.
+    yield from unit_batches(layout, steps.services.without(refused), limit)
+    yield from addition_batches(layout, steps.class_chains, limit)
+    yield from unit_batches(layout, steps.late.without(refused), limit, after_readers=True)
+    removals = [removal for removal in steps.removals if removal.change.owner not in refused]
+    yield from removal_batches(layout, removals, limit)
 
 
 class _Steps:
@@ -68,40 +102,78 @@ class _Steps:
     def __init__(self, changes: Sequence[AnyChange]) -> None:
         self.foundations: list[StructureChange] = []
         self.scaffold: list[StructureChange] = []
+        self.entries: list[StructureChange] = []
+        self.class_chains: list[StructureChange] = []
         self.removals: list[StructureChange] = []
-        self._own_sets: list[SetChange] = []
-        self._own_chains: list[ChainChange] = []
-        self._sort_structure(changes)
+        self._own: list[SetChange | ChainChange] = []
+        self._sort_sets(changes)
+        self._sort_chains(changes)
+        self._split_own()
         elements = changes_of(changes, ElementItem, Element)
-        only_tested = [c for c in elements if c.item.set in _ONLY_TESTED]
-        self.early = ServiceChanges(elements=[c for c in only_tested if c.new is not None])
-        self.late = ServiceChanges(elements=[c for c in only_tested if c.new is None])
-        self.services = ServiceChanges(
-            sets=self._own_sets,
-            chains=self._own_chains,
-            elements=[c for c in elements if c.item.set not in _ONLY_TESTED],
-            pools=changes_of(changes, PoolItem, Pool),
-        )
+        shrinking, pools = split_pools(changes_of(changes, PoolItem, Pool))
+        self.early, self.guards, self.late = ServiceChanges(), ServiceChanges(), ServiceChanges()
+        self.late.pools += shrinking
+        self.services = ServiceChanges(structure=self._own, pools=pools)
+        self._leads = {c.item.key: c.new is not None for c in elements if c.item.set in _DISPATCH}
+        """Frontends whose dispatch changes: does one lead there afterwards?"""
+        for element in elements:
+            self._step_of(element).elements.append(element)
 
-    def _sort_structure(self, changes: Sequence[AnyChange]) -> None:
+    def _step_of(self, change: Change[ElementItem, Element]) -> ServiceChanges:
+        name = change.item.set
+        if name in _ONLY_TESTED:
+            return self.late if change.new is None else self.early
+        if name == names.FIREWALL_IPS and change.old is None:
+            return self.guards
+        if name in _REFUSALS and change.new is None and self._is_served(change):
+            return self.late
+        return self.services
+
+    def _is_served(self, refusal: Change[ElementItem, Element]) -> bool:
+        """Does dispatch lead to the frontend that is refused no more?
+
+        A frontend that drops has endpoints on other nodes, so dispatch leads there already.
+        """
+        drops = refusal.old is not None and refusal.old.verdict == DROP
+        return self._leads.get(refusal.item.key, drops)
+
+    def _sort_sets(self, changes: Sequence[AnyChange]) -> None:
         for table in changes_of(changes, TableItem, Table):
             (self.removals if table.new is None else self.foundations).append(TableChange(table))
         for found in changes_of(changes, SetItem, SetSpec):
             if found.new is None:
                 self.removals.append(SetChange(found))
             elif found.new.is_of_service:
-                self._own_sets.append(SetChange(found))
+                self._own.append(SetChange(found))
             else:
                 self.foundations.append(SetChange(found))
+        self.removals += map(ForeignChange, changes_of(changes, ForeignItem, Foreign))
+
+    def _sort_chains(self, changes: Sequence[AnyChange]) -> None:
         for chain in changes_of(changes, ChainItem, Chain):
             if chain.new is None:
                 self.removals.append(ChainChange(chain))
             elif chain.new.kind.is_of_service:
-                self._own_chains.append(ChainChange(chain))
-            elif chain.new.kind < ChainKind.SCAFFOLD:
-                self.foundations.append(ChainChange(chain))
-            else:
+                self._own.append(ChainChange(chain))
+            elif chain.new.kind >= ChainKind.SCAFFOLD:
                 self.scaffold.append(ChainChange(chain))
+            else:
+                later = self.foundations if chain.old is None else self.class_chains
+                later.append(ChainChange(chain))
+
+    def _split_own(self) -> None:
+        """Of services to which dispatch newly leads, put what is new into the entries."""
+        led_to = {c.service for c in self._own if c.is_new and c.rank in _DISPATCHED}
+        if led_to:
+            self.entries += [c for c in self._own if c.is_new and c.service in led_to]
+            self._own = [c for c in self._own if not (c.is_new and c.service in led_to)]
 
 
 _ONLY_TESTED = frozenset((names.HAIRPIN, names.NODE_PORT_IPS))
+
+_REFUSALS = frozenset((names.NO_ENDPOINT_SERVICES, names.NO_ENDPOINT_NODE_PORTS))
+
+_DISPATCH = frozenset((names.SERVICE_IPS, names.SERVICE_NODE_PORTS))
+
+_DISPATCHED = frozenset((ChainKind.SERVICE_POOL, ChainKind.SERVICE_ENTRY))
+"""Kinds of chains of a service that elements lead to."""

@@ -7,14 +7,16 @@ before additions, and of a pool only the slots that differ are sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.nftables.wire import ElementTemplate, Transaction
-from kubeproxy.modes.base import AnyChange, Batch, Change
+from kubeproxy.modes.base import AnyChange, Batch, Change, Owner
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.compile import codec
 from kubeproxy.modes.nftables.compile.structure import (
@@ -31,10 +33,44 @@ from kubeproxy.modes.nftables.names import FamilyLayout
 class ServiceChanges(Struct):
     """Changes to what belongs to services, by type."""
 
-    sets: Sequence[SetChange] = ()
-    chains: Sequence[ChainChange] = ()
-    elements: Sequence[Change[ElementItem, Element]] = ()
-    pools: Sequence[Change[PoolItem, Pool]] = ()
+    structure: list[SetChange | ChainChange] = field(default_factory=list)
+    elements: list[Change[ElementItem, Element]] = field(default_factory=list)
+    pools: list[Change[PoolItem, Pool]] = field(default_factory=list)
+
+    def without(self, owners: Container[Owner | None]) -> ServiceChanges:
+        """The same without the changes of these owners."""
+        return ServiceChanges(
+            structure=[c for c in self.structure if c.change.owner not in owners],
+            elements=[c for c in self.elements if c.owner not in owners],
+            pools=[c for c in self.pools if c.owner not in owners],
+        )
+
+
+PoolChange: TypeAlias = Change[PoolItem, Pool]
+
+
+def split_pools(changes: Sequence[PoolChange]) -> tuple[list[PoolChange], list[PoolChange]]:
+    """The changes that make pools shorter, and those that go before them.
+
+    A pool that becomes shorter first gets its new slots and keeps the surplus ones, which is a
+    value of its own: the ledger believes in it until the surplus is gone too.
+    """
+    shorter: list[PoolChange] = []
+    before: list[PoolChange] = []
+    for change in changes:
+        old, new = _slots(change.old), _slots(change.new)
+        kept = new + old[len(new) :]
+        if len(old) <= len(new):
+            before.append(change)
+            continue
+        if kept != old:
+            before.append(replace(change, new=Pool(kept)))
+        shorter.append(replace(change, old=Pool(kept)))
+    return shorter, before
+
+
+def _slots(pool: Pool | None) -> bytes:
+    return b"" if pool is None else pool.slots
 
 
 class Unit(Struct):
@@ -99,12 +135,11 @@ class _Units:
 def _grouped(changes: ServiceChanges) -> Iterator[Unit]:
     """The units these changes fall into."""
     units = _Units()
-    for set_change in changes.sets:
-        units.of(set_change.change).structure.append(set_change)
-    for chain_change in changes.chains:
-        unit = units.of(chain_change.change)
-        unit.structure.append(chain_change)
-        units.bind(unit, chain_change.name)
+    for structural in changes.structure:
+        unit = units.of(structural.change)
+        unit.structure.append(structural)
+        if isinstance(structural, ChainChange):
+            units.bind(unit, structural.name)
     for element in changes.elements:
         unit = units.of(element)
         unit.elements.append(element)
@@ -125,14 +160,14 @@ def _grouped(changes: ServiceChanges) -> Iterator[Unit]:
 
 
 def unit_batches(
-    layout: FamilyLayout, changes: ServiceChanges, limit: int
+    layout: FamilyLayout, changes: ServiceChanges, limit: int, *, after_readers: bool = False
 ) -> Iterator[Batch[Transaction]]:
     """Transactions of whole units, each about as big as the limit."""
-    builder = _Builder(layout)
+    builder = _Builder(layout, after_readers=after_readers)
     for unit in _grouped(changes):
         if builder.changes and builder.size >= limit:
             yield builder.batch()
-            builder = _Builder(layout)
+            builder = _Builder(layout, after_readers=after_readers)
         builder.put(unit)
     if builder.changes:
         yield builder.batch()
@@ -141,9 +176,10 @@ def unit_batches(
 class _Builder:
     """One transaction of units: structure, then elements to delete, then elements to add."""
 
-    def __init__(self, layout: FamilyLayout) -> None:
+    def __init__(self, layout: FamilyLayout, *, after_readers: bool) -> None:
         self.changes: list[AnyChange] = []
         self.size = 0
+        self._after_readers = after_readers
         self._family = layout.number
         self._templates = pool_templates(layout)
         self._width = layout.address_length + 4
@@ -173,8 +209,7 @@ class _Builder:
 
     def _put_pool(self, change: Change[PoolItem, Pool]) -> None:
         item = change.item
-        old = b"" if change.old is None else change.old.slots
-        new = b"" if change.new is None else change.new.slots
+        old, new = _slots(change.old), _slots(change.new)
         template = self._templates[item.map]
         width = self._width
         if not old:
@@ -211,7 +246,7 @@ class _Builder:
             self.size += len(packed) * len(packed[0])
 
     def batch(self) -> Batch[Transaction]:
-        transaction = Transaction(self._family)
+        transaction = Transaction(self._family, after_readers=self._after_readers)
         add_structure(transaction, in_building_order(self._structure))
         for kind, flags, lists in (
             (nft.DELSETELEM, 0, self._deleted),
@@ -237,8 +272,8 @@ def pool_templates(layout: FamilyLayout) -> Mapping[str, ElementTemplate]:
     by_address = ElementTemplate(layout.address_length + 12, layout.address_length + 4)
     by_node_port = ElementTemplate(12, layout.address_length + 4)
     return {
-        names.SERVICE_ENDPOINTS: by_address,
-        names.LOCAL_ENDPOINTS: by_address,
-        names.NODE_PORT_ENDPOINTS: by_node_port,
-        names.NODE_PORT_LOCAL_ENDPOINTS: by_node_port,
+        names.SERVICE_POOLS: by_address,
+        names.LOCAL_POOLS: by_address,
+        names.NODE_PORT_POOLS: by_node_port,
+        names.NODE_PORT_LOCAL_POOLS: by_node_port,
     }

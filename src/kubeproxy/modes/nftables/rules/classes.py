@@ -4,7 +4,7 @@ A class is the number of endpoints (and, for external traffic policy Local, the 
 node). Its chain draws a number below it and looks the endpoint up in a shared map under the
 packet's own destination. So its rules mention no service, and adding a service adds no chain.
 
-    pick-3                 dnat to (daddr, proto, port, random mod 3) of service-endpoints
+    pick-3                 dnat to (daddr, proto, port, random mod 3) of service-pools
     external-3             the same, masqueraded: external addresses, policy Cluster
     external-local-3-1     pods and node use all 3, others the 1 on this node: policy Local
     nodeport-…             the same by node port instead of address
@@ -47,7 +47,7 @@ class ServiceClass(Struct, frozen=True):
 def pick_class(context: ClassContext, count: int, *, by_node_port: bool = False) -> ServiceClass:
     """Plain choice among `count` endpoints."""
     prefix = "nodeport-" if by_node_port else ""
-    map_name = names.NODE_PORT_ENDPOINTS if by_node_port else names.SERVICE_ENDPOINTS
+    map_name = names.NODE_PORT_POOLS if by_node_port else names.SERVICE_POOLS
     name = f"{prefix}pick-{count}"
     chain = _picking(context.layout, count, map_name, by_node_port)
     return ServiceClass(name, ((ChainItem(name), chain),))
@@ -76,7 +76,7 @@ def local_class(
     listed = list(short_circuit(context, inner.entry))
     if local_count:
         kind = "nodeport-" if by_node_port else ""
-        map_name = names.NODE_PORT_LOCAL_ENDPOINTS if by_node_port else names.LOCAL_ENDPOINTS
+        map_name = names.NODE_PORT_LOCAL_POOLS if by_node_port else names.LOCAL_POOLS
         target = f"{kind}pick-local-{local_count}"
         picking = _picking(context.layout, local_count, map_name, by_node_port)
         chains.append((ChainItem(target), picking))

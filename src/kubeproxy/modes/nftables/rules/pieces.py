@@ -40,6 +40,7 @@ REGISTER = nft.NFT_REG32_00
 """Where every key begins."""
 
 _DESTINATION_PORT_OFFSET, _PORT_LENGTH = 2, 2
+_WORDS_OF_OLD_REGISTER = 4
 
 Piece: TypeAlias = tuple[Expr, ...]
 
@@ -239,8 +240,8 @@ def remember_source(layout: FamilyLayout, name: str) -> Piece:
 
 
 def dnat_to(layout: FamilyLayout, protocol: int, address: bytes, port: int) -> Piece:
-    """`meta l4proto tcp dnat to 10.0.0.1:80`"""
-    second = REGISTER + layout.words
+    """`meta l4proto tcp dnat to 10.0.0.1:80`. Constants have 16-byte registers, as nft has it."""
+    second = REGISTER + _WORDS_OF_OLD_REGISTER
     return (
         MetaLoad(REGISTER, nft.NFT_META_L4PROTO),
         Compare(REGISTER, bytes((protocol,))),

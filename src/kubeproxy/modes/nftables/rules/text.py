@@ -224,4 +224,4 @@ def _format_field(field: str, raw: bytes) -> str:
         return _PROTOCOLS.get(raw[0], str(raw[0]))
     if field == "port":
         return str(int.from_bytes(raw[:2], "big"))
-    return f"0x{int.from_bytes(raw, sys.byteorder):08x}"
+    return str(int.from_bytes(raw, sys.byteorder))

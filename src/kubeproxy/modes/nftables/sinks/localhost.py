@@ -35,6 +35,7 @@ class LocalhostSink:
 
     name = "localhost node ports"
     item_types: tuple[type, ...] = (ListenerItem,)
+    is_transactional = True
 
     def __init__(self, family: Family) -> None:
         self._host = family.loopback

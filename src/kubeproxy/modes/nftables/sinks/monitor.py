@@ -3,21 +3,28 @@
 The kernel notifies every subscriber of each change and names its author. It filters out our own
 changes by the author's port id, so they neither wake us nor look like drift. Notifications of one
 foreign transaction are gathered before they are reported, so that one `nft flush ruleset` is one
-repair.
+repair. Each repair reads the whole table, so a process that goes on changing it is answered more
+and more seldom (`Pauses`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
+from collections.abc import Callable
 
+from kubeproxy.errors import KernelError
 from kubeproxy.kernel.netlink.codec import Message
 from kubeproxy.kernel.netlink.socket import NetlinkMonitor, Overrun
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.nftables.table import open_monitor
+from kubeproxy.logs import get_logger
 from kubeproxy.modes.base import DriftListener
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.names import FamilyLayout
+
+logger = get_logger(__name__)
 
 _SETTLE_SECONDS = 0.05
 _KINDS = {
@@ -31,6 +38,10 @@ _KINDS = {
     nft.NEWRULE: "rule added",
     nft.DELSETELEM: "element deleted",
     nft.NEWSETELEM: "element added",
+    nft.DELOBJ: "object deleted",
+    nft.NEWOBJ: "object added",
+    nft.DELFLOWTABLE: "flowtable deleted",
+    nft.NEWFLOWTABLE: "flowtable added",
 }
 """The most important first: a deleted table matters more than the rules that went with it."""
 
@@ -38,6 +49,31 @@ _RANKS = {kind: rank for rank, kind in enumerate(_KINDS)}
 
 RankedText = tuple[int, str]
 """A description of a change, with its rank in a report."""
+
+_LOST: RankedText = (-1, "some notifications were lost, so anything may have changed")
+
+
+_QUIET_SECONDS = 10.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
+_DATAGRAMS_AT_ONCE = 256
+"""What arrives after so many is reported separately, so that no flood keeps us from reporting."""
+
+
+class Pauses:
+    """How long to wait before a report. Time is an argument."""
+
+    def __init__(self) -> None:
+        self._pause = 0.0
+        self._reported_at = float("-inf")
+
+    def before_report(self, now: float) -> float:
+        """Return the seconds to wait: none after a quiet time, else twice as long as before."""
+        if now - self._reported_at > max(_QUIET_SECONDS, 2 * self._pause):
+            self._pause = 0.0
+        else:
+            self._pause = max(_FIRST_PAUSE_SECONDS, min(2 * self._pause, _LONGEST_PAUSE_SECONDS))
+        self._reported_at = now + self._pause
+        return self._pause
 
 
 class DriftMonitor:
@@ -53,22 +89,36 @@ class DriftMonitor:
 
     async def run(self, drifted: DriftListener) -> None:
         """Report foreign changes to `drifted` until cancelled."""
+        pauses, loop = Pauses(), asyncio.get_running_loop()
         while True:
             seen: Counter[RankedText] = Counter()
             await self._gather(seen)
             if seen:
+                pause = pauses.before_report(loop.time())
+                await asyncio.sleep(pause)
+                self._drain(seen)
                 drifted(summary(seen))
 
     async def _gather(self, seen: Counter[RankedText]) -> None:
         """Wait for a notification, and count what arrives until the table is quiet."""
         try:
             seen.update(self._foreign(await self._monitor.receive()))
-            if seen:
-                await asyncio.sleep(_SETTLE_SECONDS)
-            while messages := self._monitor.receive_now():
+        except Overrun:
+            seen[_LOST] += 1
+        if seen:
+            await asyncio.sleep(_SETTLE_SECONDS)
+        self._drain(seen)
+
+    def _drain(self, seen: Counter[RankedText]) -> None:
+        """Count what has arrived already."""
+        try:
+            for _ in range(_DATAGRAMS_AT_ONCE):
+                messages = self._monitor.receive_now()
+                if not messages:
+                    return
                 seen.update(self._foreign(messages))
         except Overrun:
-            seen[(-1, "some news was lost, so anything may have changed")] += 1
+            seen[_LOST] += 1
 
     def _foreign(self, messages: list[Message]) -> list[RankedText]:
         # Changes by the other family's engine are not filtered out, and it may have rewritten
@@ -76,6 +126,28 @@ class DriftMonitor:
         of_family = (message for message in messages if message.body[:1] == self._family_byte)
         found = map(nft.parse_notification, of_family)
         return [_ranked(change) for change in found if change and is_drift(change, self._family)]
+
+
+WATCH_RETRY_SECONDS = 5.0
+
+
+async def watch_table(
+    open_drift_monitor: Callable[[], DriftMonitor], drifted: DriftListener
+) -> None:
+    """Report foreign changes until cancelled. What ends a monitor does not end this."""
+    is_blind = False
+    while True:
+        try:
+            with contextlib.closing(open_drift_monitor()) as monitor:
+                if is_blind:
+                    is_blind = False
+                    drifted("it was not watched for a while, so anything may have changed")
+                await monitor.run(drifted)
+        except (KernelError, OSError) as error:
+            if not is_blind:
+                logger.error(error, "Cannot watch the nftables table; trying again")
+            is_blind = True
+        await asyncio.sleep(WATCH_RETRY_SECONDS)
 
 
 def is_drift(change: nft.Notification, family: int) -> bool:
@@ -88,7 +160,8 @@ def is_drift(change: nft.Notification, family: int) -> bool:
 
 def _ranked(change: nft.Notification) -> RankedText:
     what = _KINDS[change.kind]
-    return _RANKS[change.kind], f"{what} ({change.name})" if change.name else what
+    name = nft.printable(change.name)
+    return _RANKS[change.kind], f"{what} ({name})" if name else what
 
 
 _MOST_SHOWN = 5

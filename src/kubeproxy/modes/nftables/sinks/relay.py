@@ -3,23 +3,35 @@
 The kernel cannot route loopback traffic to another host without `route_localnet`, which exposes
 the host's loopback services to its neighbours. So for the node's own loopback address we listen
 and relay instead. A relay knows where to send (`Target`) and nothing of services. TCP connections
-in progress are left alone when endpoints change, and end with their listener.
+in progress are left alone when endpoints change, and end with their listener. A connection that is
+reset on one side is reset on the other: neither the client nor the endpoint takes a broken one for
+a finished one, or waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
+import socket
+import struct
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from kubeproxy.modes.nftables.items import Address, Target
 
+Stream: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Chooser = Callable[[Sequence[Address]], Address]
 
 DIAL_SECONDS = 5.0
 UDP_IDLE_SECONDS = 60.0
+CHECK_SECONDS = 5.0
+"""How often a connection is checked for a reset that asyncio does not report (`_is_reset`)."""
+MOST_CLIENTS = 1000
+"""The most connections or flows of one node port: descriptors are needed for other things, too."""
 _CHUNK = 1 << 16
+_TCP_CLOSE = 7  # tcp_states.h
+_LINGER_NOT = struct.pack("=ii", 1, 0)
+"""Lingering for no time makes closing a reset."""
 
 
 class Picker:
@@ -79,7 +91,10 @@ class TcpRelay:
             self._sessions.add(task)
             task.add_done_callback(self._sessions.discard)
         try:
-            await self._join(reader, writer)
+            if len(self._sessions) > MOST_CLIENTS:
+                _reset(writer)
+            else:
+                await self._join((reader, writer))
         except asyncio.CancelledError:
             # The relay is closing, and this coroutine ends with it; asyncio's server would
             # otherwise report its own callback as failed.
@@ -87,27 +102,71 @@ class TcpRelay:
         finally:
             writer.close()
 
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _join(self, near: Stream) -> None:
         endpoint = self.picker.pick(asyncio.get_running_loop().time())
         try:
             async with asyncio.timeout(DIAL_SECONDS):
-                far_reader, far_writer = await asyncio.open_connection(*endpoint)
+                far = await asyncio.open_connection(*endpoint)
         except (OSError, TimeoutError):
             return
         try:
-            await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+            await _carry(near, far)
+        except OSError:
+            _reset(near[1])
+            _reset(far[1])
         finally:
-            far_writer.close()
+            far[1].close()
+
+
+async def _carry(near: Stream, far: Stream) -> None:
+    """Copy both directions to their ends. Raise OSError as soon as either side fails."""
+    pumps = [
+        asyncio.create_task(_pump(near[0], far[1])),
+        asyncio.create_task(_pump(far[0], near[1])),
+    ]
+    pending = set(pumps)
+    try:
+        while pending:
+            done, pending = await asyncio.wait(
+                pending, timeout=CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            for pump in done:
+                pump.result()
+            if pending and not done and (_is_reset(near[1]) or _is_reset(far[1])):
+                raise ConnectionResetError
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Copy one direction to its end, and then close that direction."""
-    with contextlib.suppress(OSError):
-        while data := await reader.read(_CHUNK):
-            writer.write(data)
-            await writer.drain()
-        if writer.can_write_eof():
-            writer.write_eof()
+    while data := await reader.read(_CHUNK):
+        writer.write(data)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
+
+
+def _is_reset(writer: asyncio.StreamWriter) -> bool:
+    """Has the kernel given the connection up?
+
+    asyncio does not watch a socket that has nothing more to read, or whose data is not wanted yet
+    because the other side is slow.
+    """
+    handle: socket.socket = writer.get_extra_info("socket")
+    try:
+        return handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE
+    except OSError:
+        return True
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    handle: socket.socket = writer.get_extra_info("socket")
+    if handle.fileno() >= 0:
+        handle.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+    writer.transport.abort()
 
 
 class UdpRelay(asyncio.DatagramProtocol):
@@ -140,6 +199,8 @@ class UdpRelay(asyncio.DatagramProtocol):
         client = (str(addr[0]), addr[1])
         flow = self._flows.get(client)
         if flow is None:
+            if len(self._flows) >= MOST_CLIENTS:
+                next(iter(self._flows.values())).end()
             endpoint = self.picker.pick(asyncio.get_running_loop().time())
             flow = self._flows[client] = _Flow(self, client, endpoint)
         flow.send(data)
