@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kubeproxy.errors import Busy, KernelError
+from kubeproxy.errors import Busy, KernelError, ToolMissing
 from kubeproxy.modes.iptables.sinks.canary import TABLES, CanaryMonitor
 
 
@@ -18,6 +18,7 @@ class Chains:
     def __init__(self) -> None:
         self.held: set[str] = set()
         self.is_locked = False
+        self.reason: KernelError = Busy("locked")
         self.failures = 0
         self.checks: list[str] = []
 
@@ -30,7 +31,7 @@ class Chains:
     async def has_chain(self, table: str, chain: str) -> bool:
         self.checks.append(table)
         if self.is_locked:
-            raise Busy("locked")
+            raise self.reason
         return table in self.held
 
 
@@ -92,6 +93,15 @@ async def test_a_held_lock_is_not_a_flush() -> None:
     world = World(Chains(), ["lock", "", "unlock", ""])
     await world.run()
     assert world.drifts == []
+
+
+async def test_a_tool_that_is_missing_for_a_while_is_not_a_flush_nor_the_end() -> None:
+    """As while the package is upgraded."""
+    chains = Chains()
+    chains.reason = ToolMissing('"iptables" is not installed or not in PATH')
+    world = World(chains, ["lock", "", "unlock", "", "flush"])
+    await world.run()
+    assert len(world.drifts) == 1
 
 
 async def test_setting_the_canary_is_retried() -> None:

@@ -27,6 +27,7 @@ from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
 from kubeproxy.modes.netfilter.sinks.xtables import Tables, Xtables
 from kubeproxy.sync.engine import Engine
 from kubeproxy.sync.pipeline import Pipeline
+from kubeproxy.sync.refused import FIRST_PAUSE_SECONDS
 
 NAMES = ("a/one", "a/two", "b/one", "c/x-1", "c/x")
 
@@ -221,10 +222,11 @@ async def test_a_refused_service_does_not_stop_the_others() -> None:
     tables.refuse_containing = "recent"
     backend = IptablesBackend(Family.IPV4, Options())
     backend.netfilter = NetfilterSink(tables, SCOPE)
+    clock = FakeClock()
     engine = Engine(
         backend,
         node(),
-        clock=FakeClock(),
+        clock=clock,
         listener=RecordedRounds(),
         clean_conntrack=FakeConntrack(),
     )
@@ -236,10 +238,44 @@ async def test_a_refused_service_does_not_stop_the_others() -> None:
         store.set_service(facts)
         store.set_slice(endpoint_slice(name, [endpoint()], slice_name=name))
     report = await engine.round()
-    assert [failure.owner for failure in report.failures] == ["a/s5:http/TCP"]
-    assert "refused was" in report.failures[0].message
+    assert [str(failure.owner) for failure in report.refused] == ["a/s5:http/TCP"]
+    assert "refused was" in report.refused[0].message
     assert len(tables.chains["nat"]["KUBE-SERVICES"]) == 9
     tables.refuse_containing = ""
-    assert (await engine.round()).failures == ()
+    clock.advance(FIRST_PAUSE_SECONDS)
+    assert (await engine.round()).failure_text == ""
     assert len(tables.chains["nat"]["KUBE-SERVICES"]) == 10
     assert backend.netfilter.statistics.failures > 0
+
+
+@pytest.mark.parametrize("has_succeeded", [True, False], ids=["just broken", "broken before"])
+async def test_a_tool_that_refuses_everything_is_not_asked_for_every_service(
+    has_succeeded: bool,
+) -> None:
+    """No Service is to blame: the round fails, and is repeated as a whole."""
+    tables = FakeXtables()
+    backend = IptablesBackend(Family.IPV4, Options())
+    backend.netfilter = NetfilterSink(tables, SCOPE)
+    engine = Engine(
+        backend,
+        node(),
+        clock=FakeClock(),
+        listener=RecordedRounds(),
+        clean_conntrack=FakeConntrack(),
+    )
+    store = engine.pipeline.store
+    if has_succeeded:
+        assert (await engine.round()).failure_text == ""
+    for number in range(300):
+        name = f"a/s{number}"
+        store.set_service(service(name, cluster_ip=f"10.96.{number // 250}.{number % 250 + 1}"))
+        store.set_slice(endpoint_slice(name, [endpoint()], slice_name=name))
+    tables.restores.clear()
+    tables.refuse_containing = "comment"
+    report = await engine.round()
+    assert "no Service is to blame" in report.error
+    assert report.refused == ()
+    assert len(tables.restores) <= 4
+    tables.refuse_containing = ""
+    assert (await engine.round()).failure_text == ""
+    assert len(tables.chains["nat"]["KUBE-SERVICES"]) >= 300

@@ -54,7 +54,7 @@ class Cluster:
     async def cost(self) -> tuple[int, int]:
         """Restores and bytes of a round."""
         before = len(self.tables.restores)
-        assert (await self.engine.round()).failures == ()
+        assert (await self.engine.round()).failure_text == ""
         sent = self.tables.restores[before:]
         return len(sent), sum(map(len, sent))
 

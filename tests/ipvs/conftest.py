@@ -38,7 +38,7 @@ def in_namespace() -> Iterator[Callable[[Callable[[], object]], object]]:
     if os.geteuid() != 0:
         pytest.skip("needs root")
     with ThreadPoolExecutor(max_workers=1, initializer=_leave_main_namespace) as pool:
-        yield lambda function: pool.submit(function).result(timeout=30)
+        yield lambda function: pool.submit(function).result(timeout=60)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kpctl.flows.flow import load_flow
 from kpctl.flows.lab_run import LabRunner
+from kpctl.flows.library import find_flow
 from kpctl.flows.objects import World
 from kpctl.flows.run import families_of
 from kpctl.lab.cluster import Lab
@@ -51,7 +52,7 @@ async def _run_flows(folder: Path, names: list[str]) -> dict[str, list[str]]:
             lab.proxies = PatientProxies(lab.namespaces, Path(directory))
             runner = LabRunner(lab, "ipvs")
             for block, name in enumerate(names):
-                flow = load_flow(folder / f"corpus/{name}.yaml")
+                flow = load_flow(find_flow(name))
                 variant = DUAL if DUAL in flow.variants else flow.variants[0]
                 world = World(topology, block=block, families=families_of(variant))
                 try:

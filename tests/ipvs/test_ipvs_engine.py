@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
 from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
 from tests.support.fake_ipvs import FakeTables
@@ -86,6 +87,34 @@ async def test_a_busy_endpoint_drains_until_its_connections_are_gone(proxy: Prox
     proxy.clock.advance(1)
     await proxy.round()
     assert proxy.weights() == {B: 1}
+
+
+async def test_a_service_without_local_endpoints_counts_once_whatever_its_ports() -> None:
+    """As upstream does in this mode; the other modes count service ports."""
+    proxy = Proxy()
+    names = ("http", "https")
+    ports = [port(80 + n, name=name, node_port=30080 + n) for n, name in enumerate(names)]
+    facts = service(ports=ports, internal_local=True, external_local=True)
+    for name in names:
+        found = endpoint_slice(endpoints=[endpoint("10.244.1.1")], slice_name=name, port_name=name)
+        proxy.store.set_slice(found)
+    proxy.store.set_service(facts)
+    report = await proxy.round()
+    assert (report.no_local_internal, report.no_local_external) == (1, 1)
+    proxy.store.set_service(replace(facts, is_internal_policy_local=False))
+    report = await proxy.round()
+    assert (report.no_local_internal, report.no_local_external) == (0, 1)
+    proxy.store.delete_service(facts.name)
+    report = await proxy.round()
+    assert (report.no_local_internal, report.no_local_external) == (0, 0)
+
+
+async def test_an_external_policy_without_external_frontends_counts_nothing() -> None:
+    """Upstream looks at a policy only where it programs a virtual server by it."""
+    proxy = Proxy()
+    proxy.store.set_service(service(external_local=True))
+    proxy.store.set_slice(endpoint_slice(endpoints=[endpoint("10.244.1.1")]))
+    assert (await proxy.round()).no_local_external == 0
 
 
 async def test_draining_ends_after_its_limit() -> None:
@@ -248,8 +277,8 @@ async def test_one_bad_endpoint_is_named_and_the_others_serve(proxy: Proxy) -> N
     proxy.serve(A, B)
     proxy.store.set_service(service("default/fine", cluster_ip="10.96.0.11"))
     report = await proxy.round()
-    (failure,) = report.failures
-    assert failure.owner == "default/web:http/TCP"
+    (failure,) = report.refused
+    assert str(failure.owner) == "default/web:http/TCP"
     assert failure.message == (
         "virtual server 10.96.0.10:80/TCP: real server 10.244.1.1 port 8080: Invalid argument"
     )
@@ -262,15 +291,15 @@ async def test_a_full_set_is_reported_with_the_service(proxy: Proxy) -> None:
     proxy.tables.ipset.full = {"KUBE-CLUSTER-IP"}
     proxy.serve(A)
     report = await proxy.round()
-    assert [f.owner for f in report.failures] == ["default/web:http/TCP"]
-    assert "KUBE-CLUSTER-IP: 10.96.0.10,80: the set is full" in report.failures[0].message
+    assert [str(f.owner) for f in report.refused] == ["default/web:http/TCP"]
+    assert "KUBE-CLUSTER-IP: 10.96.0.10,80: the set is full" in report.refused[0].message
 
 
 async def test_an_address_that_cannot_be_bound_is_reported(proxy: Proxy) -> None:
     proxy.tables.route.refused = {"10.96.0.10"}
     proxy.serve(A)
     report = await proxy.round()
-    assert [f.message for f in report.failures] == ["address 10.96.0.10: refused"]
+    assert [f.message for f in report.refused] == ["address 10.96.0.10: refused"]
 
 
 PLACES = st.lists(st.sampled_from([A, B, ("10.244.1.3", 9090)]), unique=True)

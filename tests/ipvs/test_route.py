@@ -99,7 +99,7 @@ def test_a_new_address_is_noticed(
         with Route() as route:
             route.change_host_addresses(LOOPBACK, add=ADDRESS)
         try:
-            await asyncio.wait_for(event.wait(), 5 if is_seen else 0.1)
+            await asyncio.wait_for(event.wait(), 30 if is_seen else 0.1)
         except TimeoutError:
             return False
         finally:

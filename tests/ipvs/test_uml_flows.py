@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from kpctl.flows.flow import Flow, load_flow
+from kpctl.flows.flow import Flow
+from kpctl.flows.library import load_corpus
 from kpctl.places.uml import UserModeKernel
 
 FLOWS = Path(__file__).parents[1] / "flows"
@@ -33,7 +34,7 @@ def is_chosen(flow: Flow) -> bool:
     return not flow.proxy and flow.name not in RESTARTING
 
 
-CORPUS = [load_flow(path) for path in sorted((FLOWS / "corpus").glob("*.yaml"))]
+CORPUS = load_corpus()
 CHOSEN = sorted(
     (flow for flow in CORPUS if is_chosen(flow)),
     key=lambda flow: (sorted(flow.proxy.items()), flow.name),

@@ -164,6 +164,34 @@ async def test_a_removed_service_is_detached_then_deleted() -> None:
     )
 
 
+@pytest.mark.parametrize("limit", [1, 2000])
+async def test_a_shared_chain_goes_together_with_its_sections(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the batches: no rule is deleted from a chain that was just emptied."""
+    monkeypatch.setattr("kubeproxy.modes.netfilter.sinks.rules.NFT_BATCH_LINES", limit)
+    proxy = await started("a", "b")
+    for name in ("a", "b"):
+        proxy.want(owner(name), {})
+    top = (JUMPS[0][0], TOP)
+    proxy.want(SCAFFOLD, {item: value for item, value in scaffold().items() if item not in top})
+    await proxy.sync()
+    assert "KUBE-TOP" not in proxy.tables.chains["nat"]
+    assert await proxy.resync() == 0
+
+
+async def test_a_shared_chain_of_unknown_content_goes_with_its_sections() -> None:
+    """Of what another program wrote there, nothing was recognised, hence nothing is deleted."""
+    proxy = await started("a", "b")
+    proxy.tables.chains["nat"]["KUBE-TOP"].append("-j ACCEPT")
+    await proxy.resync()
+    proxy.want(SCAFFOLD, {k: v for k, v in scaffold().items() if k not in (JUMPS[0][0], TOP)})
+    for name in ("a", "b"):
+        proxy.want(owner(name), {})
+    await proxy.sync()
+    assert "KUBE-TOP" not in proxy.tables.chains["nat"]
+
+
 async def test_a_restart_writes_nothing() -> None:
     """What is read back, in the tool's spelling, is what is wanted."""
     proxy = await started("a", "b")

@@ -65,6 +65,25 @@ async def test_options_follow_the_version(
     assert restored == f"{restore} --counters"
 
 
+async def test_concurrent_first_calls_all_wait_for_the_lock(fakes: Programs) -> None:
+    """No call runs before all options are known, however slowly the tools tell their version."""
+    slow = '[ "$1" = --version ] && { sleep 0.2; echo "iptables v1.8.9 (legacy)"; }; exit 0'
+    fakes.install("iptables", 'echo "iptables v1.8.9 (legacy)"')
+    fakes.install("iptables-restore", slow)
+    tables = Xtables(Family.IPV4, ToolOptions())
+
+    async def second() -> None:
+        while not fakes.log.exists() or "iptables-restore" not in fakes.log.read_text():
+            await asyncio.sleep(0.01)
+        await tables.has_chain("nat", "X")
+
+    await asyncio.gather(tables.restore(EMPTY), second())
+    assert sorted(fakes.calls()) == [
+        "iptables -w 5 -S X -t nat",
+        "iptables-restore -w 5 --noflush --counters",
+    ]
+
+
 async def test_a_restore_without_wait_option_runs_under_our_lock(
     fakes: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,12 @@ class State(Struct, frozen=True):
     remembered: frozenset[str] = frozenset()
     """Affinity lists that hold this client."""
     weight: Fraction = Fraction(1)
+    trail: tuple[tuple[str, str], ...] = ()
+    """What was passed: ("hook", table and chain), ("enter", chain), ("leave", chain), and
+    ("do", action)."""
+
+    def noting(self, what: str, name: str) -> State:
+        return replace(self, trail=(*self.trail, (what, name)))
 
 
 class Outcome(Struct, frozen=True):
@@ -116,7 +122,8 @@ class RuleTracer:
         over: list[Outcome] = []
         for table, chain in hooks:
             passed: list[State] = []
-            for outcome in self._walk(table, chain, states):
+            begun = [state.noting("hook", f"{table} {chain}") for state in states]
+            for outcome in self._walk(table, chain, begun):
                 if outcome.end in (End.FELL_OUT, End.ACCEPTED):
                     passed.append(outcome.state)
                 else:
@@ -144,11 +151,16 @@ class RuleTracer:
 
     def _act(self, table: str, rule: _Rule, state: State) -> Iterator[_Step]:
         if rule.target in _TARGETS:
-            yield _TARGETS[rule.target](state, rule.arguments)
+            action = "unmark" if "--xor-mark" in rule.arguments else rule.target.lower()
+            noted = state.noting("do", action) if action else state
+            yield _TARGETS[rule.target](noted, rule.arguments)
         elif (table, rule.target) in self._chains:
-            for outcome in self._walk(table, rule.target, [state]):
-                end = None if outcome.end is End.FELL_OUT else outcome.end
-                yield _Step(end, outcome.state)
+            entered = state.noting("enter", rule.target)
+            for outcome in self._walk(table, rule.target, [entered]):
+                if outcome.end is End.FELL_OUT:
+                    yield _Step(None, outcome.state.noting("leave", rule.target))
+                else:
+                    yield _Step(outcome.end, outcome.state)
         else:
             raise ValueError(f"table {table} has no chain {rule.target}, or an unknown target")
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import resource
+import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from kubeproxy.facts.ids import Family, Protocol, ServicePortId
 from kubeproxy.modes.base import AnyChange, OwnedChange
 from kubeproxy.modes.userspace.carrier.balance import Target
-from kubeproxy.modes.userspace.carrier.messages import Balance, LogMessage
+from kubeproxy.modes.userspace.carrier.messages import Balance, LogMessage, SyncReply
 from kubeproxy.modes.userspace.items import Listener
 from kubeproxy.modes.userspace.sinks.binding import Binder
 from kubeproxy.modes.userspace.sinks.ports import PortAllocator, PortRange
@@ -59,6 +62,36 @@ class Proxy:
         """Compile these changes and apply the batches, as an engine would."""
         for batch in self.sink.compile(changes):
             await self.sink.apply(batch)
+
+    async def restart_carrier(self, descriptors: int) -> None:
+        """Replace the carrier by one that may open so many files; it finds out at its start."""
+        await self.sink.ensure_carrier()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
+        try:
+            os.kill(self.carrier, signal.SIGKILL)
+            await self.sink.supervisor.wait_exited()
+            await self.sink.ensure_carrier()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    @property
+    def carrier(self) -> int:
+        """The process that carries."""
+        pid = self.sink.supervisor.pid
+        assert pid is not None
+        return pid
+
+    async def counts(self) -> SyncReply:
+        """What the carrier holds now."""
+        return await self.sink.supervisor.execute([])
+
+
+async def eventually(is_so: Callable[[], Awaitable[bool]], limit_seconds: float = 60.0) -> None:
+    """Wait until something is so; on a busy machine that takes as long as it takes."""
+    async with asyncio.timeout(limit_seconds):
+        while not await is_so():
+            await asyncio.sleep(0.02)
 
 
 def listener(name: str = "web", protocol: Protocol = Protocol.TCP) -> Listener:

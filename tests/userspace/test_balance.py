@@ -97,6 +97,122 @@ def test_memory_for_affinity_is_bounded() -> None:
     assert turns.clients == MAX_CLIENTS
 
 
+# --- endpoints that do not answer ---
+
+
+def test_an_endpoint_that_failed_is_avoided_for_a_while() -> None:
+    """Then one connection tries it, and the others do not wait for the outcome."""
+    turns = balancer(A, B, C)
+    assert turns.pick("x", 0.0) == A
+    turns.failed(A, 0.25)
+    assert [turns.pick("x", 0.25) for _ in range(4)] == [B, C, B, C]
+    assert [turns.pick("x", 10.25) for _ in range(4)] == [A, B, C, B]
+
+
+def test_an_endpoint_that_keeps_failing_is_avoided_twice_as_long_up_to_a_minute() -> None:
+    turns, now, pauses = balancer(A, B), 0.0, []
+    for _ in range(5):
+        while turns.pick("x", now) != A:
+            now += 0.5
+        turns.failed(A, now)
+        started = now
+        while not turns.is_due(A, now):
+            now += 0.5
+        pauses.append(now - started)
+    assert pauses == [10.0, 20.0, 40.0, 60.0, 60.0]
+
+
+def test_an_answer_clears_an_endpoint_at_once() -> None:
+    turns = balancer(A, B)
+    turns.failed(A, 0.0)
+    turns.answered(A)
+    assert {turns.pick("x", 0.1) for _ in range(2)} == {A, B}
+    turns.failed(A, 1.0)
+    assert turns.is_due(A, 11.0)
+
+
+def test_when_all_endpoints_failed_all_are_tried() -> None:
+    turns = balancer(A, B)
+    turns.failed(A, 0.0)
+    turns.failed(B, 0.0)
+    assert [turns.pick("x", 1.0) for _ in range(4)] == [A, B, A, B]
+
+
+def test_attempts_that_began_together_count_as_one_failure() -> None:
+    """A hundred clients at once do not make an endpoint a hundred times as bad."""
+    turns = balancer(A, B)
+    for _ in range(100):
+        turns.failed(A, 0.25)
+    assert turns.is_due(A, 10.25)
+
+
+def test_a_trial_without_an_outcome_is_repeated() -> None:
+    """The client may leave before the endpoint has answered or failed."""
+    turns = balancer(A, B)
+    turns.failed(A, 0.0)
+    assert {turns.pick("x", 10.0) for _ in range(4)} == {A, B}
+    assert A in {turns.pick("x", 15.0) for _ in range(2)}
+
+
+def test_a_client_with_affinity_keeps_an_endpoint_that_failed_for_another_client() -> None:
+    """Its own connection decides: one lost packet must not move every client."""
+    turns = balancer(A, B, affinity_seconds=100)
+    assert turns.pick("x", 0.0) == A
+    turns.failed(A, 1.0)
+    assert turns.pick("x", 2.0) == A
+    assert turns.pick("y", 2.0) == B
+    assert turns.pick("x", 2.0, ignore_affinity=True) == B
+
+
+def test_an_endpoint_that_comes_back_has_a_fresh_start() -> None:
+    turns = balancer(A, B)
+    turns.failed(A, 0.0)
+    turns.update((B, C), 0)
+    assert turns.failures == 0
+    turns.update((A, B), 0)
+    assert A in {turns.pick("x", 1.0) for _ in range(2)}
+
+
+_EVENTS = st.lists(
+    st.tuples(st.sampled_from(["pick", "failed", "answered", "wait"]), st.integers(0, 4)),
+    max_size=80,
+)
+
+
+@given(_EVENTS, st.integers(1, 5))
+def test_whatever_happens_a_usable_endpoint_is_preferred_and_memory_is_bounded(
+    events: list[tuple[str, int]], count: int
+) -> None:
+    """One that failed lately is picked only if all did; nothing that does not serve is kept."""
+    targets = tuple(Target(f"10.0.0.{n}", 80) for n in range(count))
+    turns, now = balancer(*targets), 0.0
+    for event, number in events:
+        if event == "wait":
+            now += number * 4
+        elif event == "pick":
+            due = {target for target in targets if turns.is_due(target, now)}
+            found = turns.pick("x", now)
+            assert found in (due or targets)
+        elif event == "failed":
+            turns.failed(Target(f"10.0.0.{number}", 80), now)
+        else:
+            turns.answered(Target(f"10.0.0.{number}", 80))
+        assert turns.failures <= count
+
+
+@given(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=300), st.integers(2, 5))
+def test_a_dead_endpoint_costs_few_connections(pauses: list[float], count: int) -> None:
+    """One in ten seconds at first and one in a minute later, however many connections there are."""
+    targets = tuple(Target(f"10.0.0.{n}", 80) for n in range(count))
+    turns, now, dials = balancer(*targets), 0.0, 0
+    for pause in pauses:
+        now += pause
+        while turns.pick("x", now) == targets[0]:
+            dials += 1
+            turns.failed(targets[0], now)
+    assert dials <= 4 + max(now - 70, 0) / 60
+
+
 @given(st.integers(1, 8), st.integers(1, 50))
 def test_turns_differ_by_at_most_one(endpoints: int, picks: int) -> None:
     """However many endpoints and connections there are."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
-import signal
 import socket
 import time
 from collections import Counter
 from pathlib import Path
 
-from tests.support.userspace_kit import HERE, Proxy, Servers, close
+from tests.support.userspace_kit import HERE, Proxy, Servers, close, eventually
 
 from kubeproxy.modes.userspace.carrier.balance import Target
+from kubeproxy.modes.userspace.carrier.messages import Balance
+from kubeproxy.modes.userspace.carrier.reactor import Reactor
+from kubeproxy.modes.userspace.carrier.shared import Shared
+from kubeproxy.modes.userspace.carrier.tcp import TcpListener
 
 MEGABYTE = 1 << 20
 
@@ -52,6 +56,61 @@ async def test_a_refusing_endpoint_is_passed_over(proxy: Proxy, servers: Servers
     assert any("endpoint does not answer" in message.text for message in proxy.logged)
 
 
+async def test_an_endpoint_that_refused_is_left_alone_for_a_while(
+    proxy: Proxy, servers: Servers
+) -> None:
+    """So that only the first connection in a while pays for it; it comes back by itself."""
+    dead = closed_port()
+    port = await proxy.serve([dead, await servers.naming("b")])
+    assert {await ask(port) for _ in range(2)} == {"b"}
+    asked = 0
+
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await close(writer)
+
+    async with await asyncio.start_server(serve, *dead):
+        assert {await ask(port) for _ in range(10)} == {"b"}
+        assert asked == 0
+
+
+class Listening:
+    """A listener of this very process, whose event loop is driven by hand."""
+
+    def __init__(self, *targets: Target) -> None:
+        self.reactor = Reactor(time.monotonic)
+        self.shared = Shared(self.reactor, limit=1000, write=lambda text, service: None)
+        handle = socket.create_server((HERE, 0))
+        self.port = int(handle.getsockname()[1])
+        self._listener = TcpListener(handle, "default/web", self.shared)
+        self._listener.update(Balance(targets))
+
+    def close(self) -> None:
+        self._listener.close()
+        self._listener.evict(1000)
+        self.reactor.close()
+
+
+def test_an_answer_that_waits_to_be_handled_is_no_time_out() -> None:
+    """A busy carrier handles 256 events at a time; the endpoint is not to blame for the others."""
+    with contextlib.ExitStack() as stack:
+        endpoint = stack.enter_context(socket.create_server((HERE, 0)))
+        carrier = stack.enter_context(
+            contextlib.closing(Listening(Target(HERE, endpoint.getsockname()[1])))
+        )
+        client = stack.enter_context(socket.create_connection((HERE, carrier.port)))
+        carrier.reactor.run_once()
+        accepted = stack.enter_context(endpoint.accept()[0])
+        carrier.shared.dial_timeouts[0].expire(carrier.reactor.now + 60)
+        client.sendall(b"hello")
+        carrier.reactor.run_once()
+        accepted.settimeout(30)
+        assert accepted.recv(10) == b"hello"
+        assert len(carrier.shared.hops) == 1
+    assert len(carrier.shared.hops) == 0
+
+
 async def test_an_endpoint_that_never_answers_costs_a_quarter_second(
     proxy: Proxy, servers: Servers
 ) -> None:
@@ -64,15 +123,16 @@ async def test_an_endpoint_that_never_answers_costs_a_quarter_second(
         for filler in fillers:
             filler.setblocking(False)
             filler.connect_ex(stuck)
-        await asyncio.sleep(0.05)
         port = await proxy.serve([stuck, await servers.naming("b")])
+        # Two at a time, since round robin begins at either: one of them meets the silent one.
         started = time.monotonic()
-        answers = await asyncio.gather(*(ask(port) for _ in range(4)))
+        answers = await asyncio.gather(*(ask(port) for _ in range(2)))
         elapsed = time.monotonic() - started
         for filler in fillers:
             filler.close()
     assert set(answers) == {"b"}
-    assert 0.2 < elapsed < 3.75
+    assert elapsed > 0.2
+    assert any("Connection timed out" in message.text for message in proxy.logged)
 
 
 async def test_when_all_attempts_fail_the_connection_is_closed(proxy: Proxy) -> None:
@@ -91,10 +151,9 @@ async def test_dialling_one_service_does_not_block_others(proxy: Proxy, servers:
         slow = await proxy.serve([stuck], name="slow")
         quick = await proxy.serve([await servers.naming("q")], name="quick")
         hanging = [socket.create_connection((HERE, slow)) for _ in range(5)]
-        await asyncio.sleep(0.05)
-        started = time.monotonic()
         assert await ask(quick) == "q"
-        assert time.monotonic() - started < 0.2
+        # All attempts of the others take 3.75 s, so they hang while the quick one is served.
+        assert (await proxy.counts()).connections == 5
         for client in (*hanging, filler):
             client.close()
 
@@ -145,9 +204,10 @@ async def test_bulk_arrives_whole_and_in_order_both_ways(proxy: Proxy, servers: 
 
 async def test_a_reset_reaches_the_other_side(proxy: Proxy, servers: Servers) -> None:
     """Nothing lingers when one end breaks."""
-    ended = asyncio.Event()
+    begun, ended = asyncio.Event(), asyncio.Event()
 
     async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        begun.set()
         try:
             await reader.read()
         except OSError:
@@ -159,10 +219,10 @@ async def test_a_reset_reaches_the_other_side(proxy: Proxy, servers: Servers) ->
     port = await proxy.serve([await servers.tcp(wait)])
     with socket.create_connection((HERE, port)) as handle:
         handle.sendall(b"x")
-        await asyncio.sleep(0.05)
+        await asyncio.wait_for(begun.wait(), 30)
         # Lingering for no time makes closing a reset.
         handle.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    await asyncio.wait_for(ended.wait(), 2)
+    await asyncio.wait_for(ended.wait(), 30)
 
 
 async def test_closing_a_service_leaves_its_connections(proxy: Proxy, servers: Servers) -> None:
@@ -201,10 +261,17 @@ async def test_a_slow_reader_holds_up_the_sender_and_no_other(
     quick = await proxy.serve([await servers.naming("q")], name="quick")
     before = carrier_memory(proxy)
     sleepers = [socket.create_connection((HERE, port)) for _ in range(8)]
-    await asyncio.sleep(0.5)
-    at_rest = sent
-    await asyncio.sleep(0.3)
-    assert sent <= at_rest + MEGABYTE
+    last = -1
+
+    async def is_held_up() -> bool:
+        """Has nothing been sent for a second?"""
+        nonlocal last
+        before, last = last, sent
+        await asyncio.sleep(1)
+        return before == last == sent > 0
+
+    await eventually(is_held_up)
+    assert sent < 8 * 16 * MEGABYTE
     assert await ask(quick) == "q"
     assert carrier_memory(proxy) - before < 16 * MEGABYTE
     for sleeper in sleepers:
@@ -222,9 +289,11 @@ async def test_idle_connections_cost_little(proxy: Proxy, servers: Servers) -> N
     before = carrier_memory(proxy)
     idle = [await asyncio.open_connection(HERE, port) for _ in range(400)]
     assert carrier_memory(proxy) - before < 400 * 16384
-    spent = carrier_seconds(proxy)
-    await asyncio.sleep(0.3)
-    assert carrier_seconds(proxy) - spent < 0.1
+    await proxy.counts()
+    spent, started = carrier_seconds(proxy), time.monotonic()
+    await asyncio.sleep(1)
+    # However long that took on a busy machine: an idle process uses none of it.
+    assert carrier_seconds(proxy) - spent < 0.2 * (time.monotonic() - started)
     for _, writer in idle:
         writer.close()
 
@@ -238,26 +307,22 @@ async def test_out_of_descriptors_one_service_waits_and_the_others_go_on(
     proxy: Proxy, servers: Servers
 ) -> None:
     """A greedy service gets half of what there is; its other clients wait in the queue."""
-    await proxy.sink.ensure_carrier()
-    pid = proxy.sink.supervisor.pid
-    assert pid is not None
     greedy = await proxy.serve([await servers.tcp(echo)], name="greedy")
     modest = await proxy.serve([await servers.naming("m")], name="modest")
-    # The carrier reads its limit when it starts: end it, and lower ours before the next.
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (456, hard))
-    try:
-        os.kill(pid, signal.SIGKILL)
-        await proxy.sink.supervisor.wait_exited()
-        await proxy.sink.ensure_carrier()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    clients = [socket.create_connection((HERE, greedy)) for _ in range(100)]
-    await asyncio.sleep(0.2)
+    await proxy.restart_carrier(descriptors=456)
+    clients = [
+        socket.create_connection((HERE, greedy), source_address=(f"127.0.1.{number}", 0))
+        for number in range(1, 101)
+    ]
+
+    async def is_waiting() -> bool:
+        await proxy.counts()
+        return any("wait for file descriptors" in message.text for message in proxy.logged)
+
+    await eventually(is_waiting)
     assert await ask(modest) == "m"
-    await asyncio.sleep(0.2)
-    waiting = [m for m in proxy.logged if "wait for file descriptors" in m.text]
-    assert [message.service for message in waiting] == ["default/greedy"]
+    assert {message.service for message in proxy.logged} == {"default/greedy"}
+    assert 45 <= (await proxy.counts()).connections <= 55
     # The last one is served as soon as others leave.
     last = clients.pop()
     for client in clients:
@@ -265,5 +330,5 @@ async def test_out_of_descriptors_one_service_waits_and_the_others_go_on(
     last.setblocking(False)
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(last, b"hello")
-    assert await asyncio.wait_for(loop.sock_recv(last, 10), 2) == b"hello"
+    assert await asyncio.wait_for(loop.sock_recv(last, 10), 30) == b"hello"
     last.close()

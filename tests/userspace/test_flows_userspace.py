@@ -24,9 +24,9 @@ from kpctl.flows.flow import (
     ServiceText,
     Step,
     SwitchMode,
-    load_flow,
 )
 from kpctl.flows.lab_run import LabRunner
+from kpctl.flows.library import load_corpus
 from kpctl.flows.objects import World
 from kpctl.flows.run import families_of
 from kpctl.flows.text import Expected
@@ -88,7 +88,7 @@ def is_ours(flow: Flow) -> bool:
     )
 
 
-CORPUS = [load_flow(path) for path in sorted((FLOWS / "corpus").glob("*.yaml"))]
+CORPUS = load_corpus()
 # Both families at once where the flow allows it: each is an instance of its own anyway.
 RUNS = sorted(
     ((flow, flow.variants[-1]) for flow in CORPUS if is_ours(flow)),

@@ -106,7 +106,7 @@ class Host:
                 for event in batch:
                     event.happen(self)
                 report = await self.engine.round()
-                assert report.failures == ()
+                assert report.failure_text == ""
             return self._rules(), await self.backend.sockets.read()
         finally:
             await self.backend.close()

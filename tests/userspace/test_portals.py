@@ -91,18 +91,16 @@ def test_a_load_balancer_address_is_diverted_like_a_cluster_ip() -> None:
     assert found["KUBE-PORTALS-HOST"][1].startswith(f"{WEB} -d 198.51.100.7 -j DNAT")
 
 
-def test_an_external_ip_has_rules_of_its_own() -> None:
-    """v1.25's three, and one for the node itself where the address is elsewhere."""
-    found = rendered(service(external_ips=("203.0.113.9",)))
-    dnat = "-j DNAT --to-destination 192.0.2.10:40001"
-    assert found["KUBE-PORTALS-CONTAINER"][1:] == [
-        f"{WEB} -d 203.0.113.9 -m physdev ! --physdev-is-in -j REDIRECT --to-ports 40001",
-        f"{WEB} -d 203.0.113.9 -m addrtype --dst-type LOCAL -j REDIRECT --to-ports 40001",
-    ]
-    assert found["KUBE-PORTALS-HOST"][1:] == [
-        f"{WEB} -d 203.0.113.9 -m addrtype --dst-type LOCAL {dnat}",
-        f"{WEB} -d 203.0.113.9 {dnat}",
-    ]
+def test_an_external_ip_is_diverted_wherever_a_packet_comes_from() -> None:
+    """From pods behind a bridge as well, and whether or not it is an address of the node."""
+    for address in ("203.0.113.9", "192.0.2.10"):
+        found = rendered(service(external_ips=(address,)))
+        assert found["KUBE-PORTALS-CONTAINER"][1:] == [
+            f"{WEB} -d {address} -j REDIRECT --to-ports 40001",
+        ]
+        assert found["KUBE-PORTALS-HOST"][1:] == [
+            f"{WEB} -d {address} -j DNAT --to-destination 192.0.2.10:40001",
+        ]
 
 
 def test_a_node_port_is_diverted_and_its_proxy_port_let_in() -> None:

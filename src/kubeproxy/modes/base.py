@@ -116,14 +116,16 @@ class Sink(Protocol[I, V, P]):
 
     `apply` sends one payload. Compiling and applying the same changes again, whole or in part,
     must be harmless: the engine does so to isolate a culprit and after a doubtful end. It raises
-        Rejected  part of the batch is refused; only a sink that calls itself transactional
-                  promises that nothing of the batch took effect
+        Rejected  part of the batch is refused; if the sink is transactional, nothing of the
+                  batch took effect
         Busy      try again later
         Drifted   the kernel is not as believed, or its state is unknown
     """
 
     name: str
     item_types: tuple[type, ...]
+    is_transactional: bool
+    """Does a refused batch leave the kernel as it was?"""
 
     async def read(self) -> Mapping[I, V]: ...
 
@@ -180,6 +182,16 @@ class Backend(ABC, Generic[I, V, Options]):
     def describe(self, fragments: Mapping[Owner, Mapping[I, V]]) -> str:
         """What these fragments would install, for people (`kpctl render`). Pure."""
 
+    def lines(self, items: Mapping[I, V]) -> Sequence[str]:
+        """These items one by one as lines, for people (`kpctl apply --dry-run`). Pure.
+
+        A line of a Service's own names it in a comment, as far as the kernel keeps one.
+        """
+        return [f"{item}: {value}" for item, value in items.items()]
+
+    async def probe(self) -> None:
+        """Find out what tools and kernel can do, where rendering depends on it. Change nothing."""
+
     async def start(self, node: NodeFacts) -> None:
         """Prepare the host for this family (probes, sysctls). Raises Unsupported."""
 
@@ -196,6 +208,15 @@ class Backend(ABC, Generic[I, V, Options]):
     async def tick(self, now: float) -> float | None:
         """Do what is due at `now`. Return the seconds until the next call, or None."""
         return None
+
+    def without_local_endpoints(self, plans: Sequence[ServicePlan]) -> tuple[int, int]:
+        """What one Service adds to `no_local_endpoints`, by internal and by external policy.
+
+        Counted are service ports whose Local policy finds endpoints, but none on this node.
+        """
+        served = [plan for plan in plans if plan.has_endpoints]
+        internal = sum(not plan.has_internal for plan in served)
+        return internal, sum(not plan.has_external for plan in served)
 
     def stale_flows(self, changes: Sequence[PlanChange], node: NodeFacts) -> StaleRules:
         """Which UDP flows the kernel must forget after these service ports have changed.
@@ -220,13 +241,18 @@ AnyBackend: TypeAlias = Backend[Any, Any, Any]
 """A backend as the engine holds it, whatever its mode."""
 
 
+async def _as_given(extensions: Extensions) -> Extensions:
+    return extensions
+
+
 class Mode(Struct, Generic[Options], frozen=True):
     """A mode's entry in the registry.
 
-    `options` picks what the mode reads of configuration and extension flags. `check` raises
-    Unsupported if the mode cannot run on this host. `cleanup` removes everything of this mode and
-    nothing else, in the current network namespace, and returns what went wrong. `leftovers_of`
-    are the modes whose leftovers go away when this one starts.
+    `resolve` looks once, at start, for what an extension flag leaves to the host. `options` picks
+    what the mode reads of configuration and extension flags. `check` raises Unsupported if the
+    mode cannot run on this host. `cleanup` removes everything of this mode and nothing else, in
+    the current network namespace, and returns what went wrong. `leftovers_of` are the
+    modes whose leftovers go away when this one starts.
     """
 
     name: str
@@ -235,6 +261,7 @@ class Mode(Struct, Generic[Options], frozen=True):
     check: Callable[[Collection[Family], Options], Awaitable[None]]
     cleanup: Callable[[], Awaitable[Sequence[str]]]
     leftovers_of: tuple[str, ...] = ()
+    resolve: Callable[[Extensions], Awaitable[Extensions]] = _as_given
     runs_periodically: bool = False
     """Does it sync every syncPeriod even without a change (ipvs), rather than hourly?"""
 

@@ -39,12 +39,16 @@ def _has_ipv6() -> bool:
     return _IPV6_INTERFACES.exists() and find_sysctl(_IPV6_DISABLED) != "1"
 
 
-async def probe_features(tables: Xtables) -> Features:
-    """Find out the tools' version, accounting objects (created if missing) and TCP liberality."""
+async def probe_features(tables: Xtables, *, creates_counters: bool = True) -> Features:
+    """Find out the tools' version, accounting objects (created if missing) and TCP liberality.
+
+    Without creating them, accounting objects count as there if they can be.
+    """
     version = await tables.probe()
     counters: frozenset[str] = frozenset()
     if are_counters_supported():
-        counters = ensure_counters()
+        every = frozenset({names.INVALID_COUNTER, names.LOCALHOST_COUNTER})
+        counters = ensure_counters() if creates_counters else every
     else:
         logger.info("This kernel has no nfacct: packets are not counted, all else is the same")
     return Features(
@@ -61,6 +65,12 @@ def allow_localhost_routing() -> None:
     It is never taken back, since other programs may rely on it by then. Raises Unsupported if it
     cannot be set: a failure is fatal, as it is upstream.
     """
+    logger.info(
+        "Setting route_localnet=1 to allow node-ports on localhost; to change this either disable"
+        " iptables.localhostNodePorts (--iptables-localhost-nodeports) or set nodePortAddresses"
+        " (--nodeport-addresses) to filter loopback addresses",
+        ipFamily=Family.IPV4.value,
+    )
     try:
         ensure_sysctl(_ROUTE_LOCALNET, 1)
     except KernelError as error:

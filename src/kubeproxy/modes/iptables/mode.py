@@ -20,7 +20,10 @@ from kubeproxy.modes.iptables.render import render
 from kubeproxy.modes.iptables.scaffold import SCOPE, scaffold
 from kubeproxy.modes.iptables.sinks.canary import CanaryMonitor
 from kubeproxy.modes.iptables.sinks.counters import ensure_counters, packets_of
+from kubeproxy.modes.netfilter.describe import item_lines
+from kubeproxy.modes.netfilter.sinks.monitor import EditMonitor
 from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
+from kubeproxy.modes.netfilter.sinks.variant import resolve_variant
 from kubeproxy.modes.netfilter.sinks.xtables import Xtables
 from kubeproxy.plan.types import ServicePlan
 
@@ -32,6 +35,7 @@ class IptablesBackend(Backend[Item, Value, Options]):
         super().__init__(family, options)
         self.tables = Xtables(family, options.tools)
         self.netfilter = NetfilterSink(self.tables, SCOPE, before_read=self._keep_counters)
+        self._is_started = False
 
     def use_features(self, features: Features) -> None:
         """Render for a host and tools with these features; without a probe, for a current host."""
@@ -53,20 +57,30 @@ class IptablesBackend(Backend[Item, Value, Options]):
     def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
         return describe(fragments)
 
+    def lines(self, items: Mapping[Item, Value]) -> Sequence[str]:
+        return item_lines(items)
+
     def _keep_counters(self) -> None:
         """Create the counters again: a program that flushed the tables may have deleted them."""
         features = self.options.features
-        if features.has_invalid_counter or features.has_localhost_counter:
+        if self._is_started and (features.has_invalid_counter or features.has_localhost_counter):
             ensure_counters()
 
+    async def probe(self) -> None:
+        self.use_features(await probe_features(self.tables, creates_counters=False))
+
     async def start(self, node: NodeFacts) -> None:
+        self._is_started = True
         if self.options.serves_localhost(node):
             allow_localhost_routing()
         self.use_features(await probe_features(self.tables))
 
     async def watch(self, drifted: DriftListener) -> None:
-        monitor = CanaryMonitor(self.tables, self.options.sync_period_seconds, asyncio.sleep)
-        await monitor.run(drifted)
+        """Notice edits by other programs, and by the canary a flush of all tables."""
+        canary = CanaryMonitor(self.tables, self.options.sync_period_seconds, asyncio.sleep)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(canary.run(drifted))
+            group.create_task(EditMonitor(self.tables, self.netfilter).run(drifted))
 
     def measures(self) -> Sequence[Measure]:
         """Rules we own, and rules written since the last round, per table."""
@@ -94,5 +108,6 @@ MODE = Mode(
     create=IptablesBackend,
     check=check,
     cleanup=cleanup,
+    resolve=resolve_variant,
     leftovers_of=("nftables", "ipvs", "userspace"),
 )

@@ -34,6 +34,8 @@ LAST = 1
 
 NODE_PORTS_LAST = '"kubernetes service nodeports; NOTE: this must be the last rule in this chain"'
 
+HASH_LENGTH = 16
+"""Characters in the part of a chain's name that is a hash."""
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _PAIRS = tuple(first + second for first in _ALPHABET for second in _ALPHABET)
 

@@ -14,19 +14,26 @@ from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.logs import get_logger
-from kubeproxy.modes.base import AnySink, Backend, Mode, Owner
+from kubeproxy.modes.base import AnySink, Backend, DriftListener, Mode, Owner
 from kubeproxy.modes.ipvs.check import check, set_sysctls, set_timeouts
 from kubeproxy.modes.ipvs.cleanup import cleanup
-from kubeproxy.modes.ipvs.describe import describe
+from kubeproxy.modes.ipvs.describe import address_lines, describe, server_lines, set_lines
 from kubeproxy.modes.ipvs.items import Fragment, Item, Value
 from kubeproxy.modes.ipvs.options import Options, options_of
-from kubeproxy.modes.ipvs.render import render, rendering_facts
+from kubeproxy.modes.ipvs.render import (
+    render,
+    rendering_facts,
+    services_without_local_endpoints,
+)
 from kubeproxy.modes.ipvs.scaffold import scaffold, scope
 from kubeproxy.modes.ipvs.sinks.addresses import AddressSink
 from kubeproxy.modes.ipvs.sinks.servers import ServerSink
 from kubeproxy.modes.ipvs.sinks.sets import SetSink
 from kubeproxy.modes.ipvs.sinks.tables import KernelTables, Tables
+from kubeproxy.modes.netfilter.describe import item_lines
+from kubeproxy.modes.netfilter.sinks.monitor import EditMonitor
 from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
+from kubeproxy.modes.netfilter.sinks.variant import resolve_variant
 from kubeproxy.modes.netfilter.sinks.xtables import Tables as RuleTables
 from kubeproxy.modes.netfilter.sinks.xtables import Xtables
 from kubeproxy.plan.types import ServicePlan
@@ -49,10 +56,15 @@ class IpvsBackend(Backend[Item, Value, Options]):
         self._tables = tables or KernelTables()
         self._xtables = Xtables(family, options.tools)
         sets = SetSink(self._tables, family)
-        netfilter = NetfilterSink(rules or self._xtables, scope(family))
+        self._netfilter = NetfilterSink(rules or self._xtables, scope(family))
         self._servers = ServerSink(self._tables, family, sets, options)
         addresses = AddressSink(self._tables, family)
-        self._sinks: tuple[AnySink, ...] = (sets, netfilter, self._servers, addresses)
+        self._sinks: tuple[AnySink, ...] = (
+            sets,
+            self._netfilter,
+            self._servers,
+            addresses,
+        )
 
     @property
     def sinks(self) -> Sequence[AnySink]:
@@ -70,11 +82,24 @@ class IpvsBackend(Backend[Item, Value, Options]):
     def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
         return describe(fragments)
 
+    def lines(self, items: Mapping[Item, Value]) -> Sequence[str]:
+        return [*server_lines(items), *set_lines(items), *address_lines(items), *item_lines(items)]
+
+    def without_local_endpoints(self, plans: Sequence[ServicePlan]) -> tuple[int, int]:
+        return services_without_local_endpoints(plans)
+
+    async def probe(self) -> None:
+        version = await self._xtables.probe()
+        self.options = replace(self.options, has_random_fully=version.has_random_fully)
+
     async def start(self, node: NodeFacts) -> None:
         set_sysctls(self.options)
         set_timeouts(self.options)
-        version = await self._xtables.probe()
-        self.options = replace(self.options, has_random_fully=version.has_random_fully)
+        await self.probe()
+
+    async def watch(self, drifted: DriftListener) -> None:
+        """Notice when another program edits our iptables rules."""
+        await EditMonitor(self._xtables, self._netfilter).run(drifted)
 
     async def tick(self, now: float) -> float | None:
         """Delete real servers that have drained."""
@@ -94,6 +119,7 @@ MODE = Mode(
     create=IpvsBackend,
     check=check,
     cleanup=cleanup,
+    resolve=resolve_variant,
     leftovers_of=("iptables", "nftables", "userspace"),
     runs_periodically=True,
 )

@@ -8,12 +8,11 @@ it on is left out of the health check set as well.
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from kubeproxy.facts.address import is_loopback
+from kubeproxy.facts.address import is_ipv6_link_local, is_loopback
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Protocol
 from kubeproxy.facts.node import NodeFacts
@@ -48,6 +47,23 @@ def render(plan: ServicePlan, node: NodeFacts, options: Options) -> Fragment:
             rendering.address(frontend)
     rendering.health_check()
     return rendering.items
+
+
+def services_without_local_endpoints(plans: Sequence[ServicePlan]) -> tuple[int, int]:
+    """Count a Service once, whatever its number of ports, by internal and by external policy.
+
+    As upstream does in this mode alone: it notes names of Services where it programs a virtual
+    server by a Local policy. An external policy counts only if there is such a server.
+    """
+    served = [plan for plan in plans if plan.has_endpoints]
+    internal = any(not plan.has_internal for plan in served)
+    external = any(not plan.has_external and _uses_a_local_policy(plan) for plan in served)
+    return int(internal), int(external)
+
+
+def _uses_a_local_policy(plan: ServicePlan) -> bool:
+    is_external = (each.kind is not FrontendKind.CLUSTER_IP for each in plan.frontends)
+    return plan.is_internal_policy_local or any(is_external)
 
 
 class _Rendering:
@@ -188,7 +204,8 @@ def node_port_addresses(node: NodeFacts) -> tuple[str, ...]:
     return tuple(
         address
         for address in node.node_port_addresses
-        if not is_loopback(address) and not (node.node_ports_match_all and _is_link_local(address))
+        if not is_loopback(address)
+        and not (node.node_ports_match_all and is_ipv6_link_local(address))
     )
 
 
@@ -201,13 +218,9 @@ def rendering_facts(node: NodeFacts) -> NodeFacts:
     kept = (
         address
         for address in node.addresses
-        if address in serving or not (is_loopback(address) or _is_link_local(address))
+        if address in serving or not (is_loopback(address) or is_ipv6_link_local(address))
     )
     return replace(node, addresses=tuple(kept), service_cidrs=(), is_large_cluster=False)
-
-
-def _is_link_local(address: str) -> bool:
-    return ":" in address and ipaddress.IPv6Address(address).is_link_local
 
 
 def _lacks_node_addresses(plan: ServicePlan, node: NodeFacts) -> bool:

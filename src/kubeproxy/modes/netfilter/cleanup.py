@@ -17,6 +17,7 @@ from kubeproxy.modes.netfilter.items import Jump
 from kubeproxy.modes.netfilter.options import ToolOptions
 from kubeproxy.modes.netfilter.rules.canonical import canonical_rule
 from kubeproxy.modes.netfilter.rules.text import TableText, chain_line, parse_save
+from kubeproxy.modes.netfilter.sinks.variant import variants_in_use
 from kubeproxy.modes.netfilter.sinks.xtables import Xtables
 
 
@@ -70,12 +71,16 @@ async def save_tables(tables: Xtables, names: Iterable[str]) -> dict[str, TableT
 
 
 async def clean_families(removal: Removal) -> list[str]:
-    """Clean every family whose tools work here. Return what went wrong, in words."""
+    """Clean every family whose tools work here, in both variants of the tools.
+
+    Return what went wrong, in words.
+    """
     problems: list[str] = []
     for family in Family:
-        tables = Xtables(family, ToolOptions())
-        if await tables.is_present():
-            problems += await clean_tables(tables, removal)
+        for variant in await variants_in_use(family):
+            tables = Xtables(family, ToolOptions(variant=variant))
+            if await tables.is_present():
+                problems += await clean_tables(tables, removal)
     return problems
 
 

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from kubeproxy.config.flags import Extensions
 from kubeproxy.config.types import KubeProxyConfiguration
+from kubeproxy.modes.netfilter.rules.variant import AUTO
 
 
 class ToolOptions(Struct, frozen=True, gc=False):
@@ -17,8 +18,16 @@ class ToolOptions(Struct, frozen=True, gc=False):
     """`legacy` or `nft` insists on one variant of the tools; empty takes what PATH offers."""
 
 
+VARIANT_FLAG = "iptables-variant"
+
+
 def tool_options_of(extensions: Extensions) -> ToolOptions:
-    return ToolOptions(lock_timeout_seconds=extensions.seconds("xtables-lock-timeout"))
+    """How to run the tools. A variant that was not looked for yet is what PATH offers."""
+    variant = extensions.text(VARIANT_FLAG)
+    return ToolOptions(
+        lock_timeout_seconds=extensions.seconds("xtables-lock-timeout"),
+        variant="" if variant == AUTO else variant,
+    )
 
 
 def mark_text_of(config: KubeProxyConfiguration) -> str:

@@ -6,14 +6,18 @@ open. Removals go the other way round.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Collection, Mapping, Sequence
 
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
+from kubeproxy.kernel.descriptors import raise_descriptor_limit
 from kubeproxy.logs import get_logger
 from kubeproxy.modes.base import AnySink, Backend, DriftListener, Mode, Owner
+from kubeproxy.modes.netfilter.sinks.monitor import EditMonitor
 from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
+from kubeproxy.modes.netfilter.sinks.variant import resolve_variant
 from kubeproxy.modes.netfilter.sinks.xtables import Xtables
 from kubeproxy.modes.userspace.carrier.messages import LogMessage
 from kubeproxy.modes.userspace.check import check
@@ -28,7 +32,6 @@ from kubeproxy.modes.userspace.sinks.binding import Binder
 from kubeproxy.modes.userspace.sinks.monitor import Monitor
 from kubeproxy.modes.userspace.sinks.ports import PortAllocator, parse_port_range
 from kubeproxy.modes.userspace.sinks.sockets import SocketSink
-from kubeproxy.modes.userspace.sinks.supervisor import raise_descriptor_limit
 from kubeproxy.plan.conntrack import PlanChange, StaleRules
 from kubeproxy.plan.types import ServicePlan
 
@@ -74,9 +77,11 @@ class UserspaceBackend(Backend[Item, Value, Options]):
         self._is_started = True
 
     async def watch(self, drifted: DriftListener) -> None:
-        """Keep a carrier running, and check rules and refused claims every sync period."""
-        period_seconds = self.options.sync_period_seconds
-        await Monitor(self.sockets, self.tables, period_seconds).run(drifted)
+        """Keep a carrier running, retry refused claims, and notice edits of our rules."""
+        monitor = Monitor(self.sockets, self.options.sync_period_seconds)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(monitor.run(drifted))
+            group.create_task(EditMonitor(self.tables, self.netfilter).run(drifted))
 
     def unsettled(self) -> Collection[Owner]:
         return self.sockets.take_unsettled()
@@ -98,5 +103,6 @@ MODE = Mode(
     create=UserspaceBackend,
     check=check,
     cleanup=cleanup,
+    resolve=resolve_variant,
     leftovers_of=("iptables", "nftables", "ipvs"),
 )

@@ -36,7 +36,8 @@ def group(chains: Mapping[str, str]) -> dict[str, str]:
             continue
         name = chain.rpartition("-")[2]
         found[chain] = name
-        if chain.startswith(names.POOL_CHAIN_PREFIXES):
+        # A chain that another program renamed leads to endpoints of a chain that is there again.
+        if chain.startswith(names.POOL_CHAIN_PREFIXES) and len(name) == names.HASH_LENGTH:
             targets = (line.rpartition(" -j ")[2] for line in text.splitlines())
             found |= {target: name for target in targets if target in chains}
     # A pool also leads to KUBE-MARK-MASQ, which belongs to the scaffold.

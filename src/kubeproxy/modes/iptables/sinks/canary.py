@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from kubeproxy.errors import Busy, KernelError
+from kubeproxy.errors import KernelError
 from kubeproxy.logs import get_logger
 from kubeproxy.modes.base import DriftListener
 from kubeproxy.modes.iptables.names import CANARY
@@ -74,10 +74,13 @@ class CanaryMonitor:
                 return
 
     async def _is_alive(self, table: str) -> bool:
-        """Is the canary in this table? While the lock is held elsewhere, it is assumed to be."""
+        """Is the canary in this table? While that cannot be found out, it is assumed to be.
+
+        The lock may be held by another program, or the tool be missing while it is upgraded.
+        """
         try:
             return await self._chains.has_chain(table, CANARY)
-        except Busy:
+        except KernelError:
             return True
 
     async def _wait_for_end_of_flush(self) -> str:

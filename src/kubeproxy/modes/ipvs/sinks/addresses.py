@@ -32,6 +32,7 @@ class AddressSink:
 
     name = "addresses"
     item_types: tuple[type, ...] = (ServiceLink, BoundAddress)
+    is_transactional = False
 
     def __init__(self, tables: Tables, family: Family) -> None:
         self._tables = tables

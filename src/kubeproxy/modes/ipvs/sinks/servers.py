@@ -60,6 +60,7 @@ class ServerSink:
 
     name = "ipvs"
     item_types: tuple[type, ...] = (VirtualServer,)
+    is_transactional = False
 
     def __init__(self, tables: Tables, family: Family, sets: SetSink, options: Options) -> None:
         """`sets` has read its entries before this sink reads: sinks are read in order."""

@@ -26,6 +26,7 @@ class SetSink:
 
     name = "ipset"
     item_types: tuple[type, ...] = (IpSet, SetEntry)
+    is_transactional = False
 
     def __init__(self, tables: Tables, family: Family) -> None:
         self._tables = tables

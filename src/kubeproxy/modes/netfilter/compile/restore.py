@@ -64,14 +64,17 @@ def _add_shared_chains(
 ) -> SharedContents:
     """Edit the shared chains that change. Return what they hold afterwards."""
     fresh = {change.item.name for change in typed.shared_chains if change.new is not None}
-    for change in typed.shared_chains:
-        if change.new is None:
-            parts.add_chain(change.item.name, None)
+    dropped = {change.item.name for change in typed.shared_chains if change.new is None}
     sections: dict[str, dict[Order, Rules | None]] = {}
     for section in typed.sections:
         sections.setdefault(section.item.chain, {})[section.item.order] = section.new
     after: dict[tuple[str, str], SharedContent] = {}
-    for name in sorted(fresh | sections.keys()):
+    for name in sorted(dropped):
+        # Its sections go with it: nothing can be deleted from a chain that was emptied here, nor,
+        # in a later batch, from one that is believed to be empty.
+        parts.add_chain(name, None)
+        after[table, name] = SharedContent()
+    for name in sorted((fresh | sections.keys()) - dropped):
         is_new = name in fresh
         before = SharedContent() if is_new else shared.get((table, name), SharedContent())
         edit = before.edit(sections.get(name, {}), is_new=is_new)

@@ -7,11 +7,12 @@ nothing. What is ours, and which order is safe, are decided by pure code (`compi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from kubeproxy.errors import Drifted
+from kubeproxy.errors import Drifted, KernelError
 from kubeproxy.modes.base import Batch
 from kubeproxy.modes.netfilter.compile.batches import split
 from kubeproxy.modes.netfilter.compile.changes import RuleChange
@@ -38,6 +39,16 @@ LEGACY_BATCH_LINES = 1_000_000
 NFT_BATCH_LINES = 5_000
 """iptables-nft is quadratic in the chains of one call: 14 s for 11,000 chains, more than 200 s for
 55,000. In restores of about a thousand chains each the 55,000 take 8 to 11 s."""
+
+
+_TRIAL = """*{table}
+:KUBE-PROXY-TRIAL - [0:0]
+-A KUBE-PROXY-TRIAL -m comment --comment "is any rule accepted" -j RETURN
+-D KUBE-PROXY-TRIAL -m comment --comment "is any rule accepted" -j RETURN
+-X KUBE-PROXY-TRIAL
+COMMIT
+"""
+"""A rule as every Service has it, gone again when the table is committed."""
 
 
 class RestoreStatistics(Struct):
@@ -74,6 +85,7 @@ class NetfilterSink:
     """
 
     item_types: tuple[type, ...] = (Chain, ChainGroup, SharedChain, Section, GuestChain, Jump)
+    is_transactional = True
 
     def __init__(
         self,
@@ -87,47 +99,76 @@ class NetfilterSink:
         self.name = name
         self.statistics = RestoreStatistics()
         self._before_read = before_read
+        self.scope = scope
+        self.read_seconds = 0.0
+        """How long the last reading of the tables took."""
         self._tables = tables
-        self._scope = scope
         self._shared: dict[tuple[str, str], SharedContent] = {}
         self._drift_suspected = False
+        self._has_succeeded = False
+        """Has a restore succeeded since the last that was refused?"""
 
     async def read(self) -> Mapping[RuleItem, RuleValue]:
         """Everything in the kernel that is ours by the scope."""
+        started = time.monotonic()
         if self._before_read is not None:
             self._before_read()
         found: dict[RuleItem, RuleValue] = {}
         self._shared = {}
-        for name in self._scope.tables:
-            text = self._scope.respell(await self._tables.save(name))
+        for name in self.scope.tables:
+            text = self.scope.respell(await self._tables.save(name))
             saved = {table.name: table for table in parse_save(text)}
-            own = read_table(saved.get(name, TableText(name)), self._scope)
+            own = read_table(saved.get(name, TableText(name)), self.scope)
             self.statistics.rules[name] = own.rule_count
             self._shared |= own.shared
             found |= own.items()
+        self.read_seconds = time.monotonic() - started
         return found
 
     def compile(self, changes: Sequence[RuleChange]) -> Iterator[Batch[RestoreInput]]:
         """Batches of one table each, composed from what the shared chains hold at that moment."""
         limit = NFT_BATCH_LINES if self._tables.is_nft else LEGACY_BATCH_LINES
-        for table, batch in split(changes, self._scope, limit):
-            restore = compose(table, batch, self._shared, self._scope)
+        for table, batch in split(changes, self.scope, limit):
+            restore = compose(table, batch, self._shared, self.scope)
             yield Batch(tuple(batch), restore, size=len(restore.text))
 
     async def apply(self, batch: Batch[RestoreInput]) -> None:
-        """Run one restore. Raises Drifted or RuleRejected if it is refused, Busy if locked out."""
+        """Run one restore.
+
+        Raises Drifted or RuleRejected if it is refused, Busy if locked out, KernelError if the tool
+        refuses whatever it is given.
+        """
         restore = batch.payload
         try:
             await self._tables.restore(restore.text)
         except RestoreRefused as refused:
             self.statistics.failures += 1
+            await self._try_any_rule(restore.table)
             error = explain(
                 refused, restore.text, batch.changes, drift_suspected=self._drift_suspected
             )
             self._drift_suspected = isinstance(error, Drifted)
             raise error from refused
         self._drift_suspected = False
+        self._has_succeeded = True
         self.record(restore)
+
+    async def _try_any_rule(self, table: str) -> None:
+        """Raise KernelError if the tool refuses any rule at all, and no Service is to blame.
+
+        The engine would otherwise look for the culprit in a big batch with a call for every
+        Service. A success since the last refusal is proof enough, but only once: of the refusals
+        of a tool that has just broken the second is looked at.
+        """
+        has_succeeded, self._has_succeeded = self._has_succeeded, False
+        if has_succeeded:
+            return
+        try:
+            await self._tables.restore(_TRIAL.format(table=table))
+        except RestoreRefused as refused:
+            raise KernelError(
+                f"{refused}; it refuses any rule, so no Service is to blame"
+            ) from None
 
     def record(self, restore: RestoreInput) -> None:
         """Move the belief on: this restore is in the kernel now."""

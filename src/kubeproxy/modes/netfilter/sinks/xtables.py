@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from msgspec import Struct
+
 from kubeproxy.errors import Busy, KernelError
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.exec import Completed, run_tool
@@ -28,6 +30,7 @@ from kubeproxy.modes.netfilter.sinks.tools import (
     programs,
     restore_wait_flags,
 )
+from kubeproxy.modes.netfilter.sinks.watchers import TableWatcher
 
 logger = get_logger(__name__)
 
@@ -48,6 +51,14 @@ class Tables(Protocol):
     async def restore(self, text: str) -> None: ...
 
 
+class _Probed(Struct, frozen=True):
+    """What a probe found out: the version, and the options to wait for the lock."""
+
+    version: Version
+    command_flags: tuple[str, ...]
+    restore_flags: tuple[str, ...]
+
+
 class Xtables:
     """The iptables programs of one family on this host."""
 
@@ -55,15 +66,15 @@ class Xtables:
         self.family = family
         self._programs: Programs = programs(family, options.variant)
         self._lock_timeout_seconds = options.lock_timeout_seconds
-        self._version: Version | None = None
-        self._command_flags: tuple[str, ...] = ()
-        self._restore_flags: tuple[str, ...] = ()
+        self.watcher: TableWatcher | None = None
+        """Is given the beginning and end of our own writes, to know them from those of others."""
+        self._probed: _Probed | None = None
         self._turn = asyncio.Lock()
 
     @property
     def version(self) -> Version:
         """The version as probed; before that one which understands no option."""
-        return self._version or Version()
+        return self._probed.version if self._probed else Version()
 
     @property
     def is_nft(self) -> bool:
@@ -71,16 +82,23 @@ class Xtables:
 
     async def probe(self) -> Version:
         """Find out the version, once, and which options it allows."""
-        if self._version is None:
-            self._version = await self._version_of(self._programs.command)
+        return (await self._probe()).version
+
+    async def _probe(self) -> _Probed:
+        if self._probed is None:
+            version = await self._version_of(self._programs.command)
             restore_version = await self._version_of(self._programs.restore)
-            self._command_flags = command_wait_flags(self._version, self._lock_timeout_seconds)
-            self._restore_flags = restore_wait_flags(
-                self._version,
-                self._lock_timeout_seconds,
-                understands_version=restore_version != Version(),
+            # Everything at once: a concurrent first call must not run with half of the options.
+            self._probed = _Probed(
+                version,
+                command_wait_flags(version, self._lock_timeout_seconds),
+                restore_wait_flags(
+                    version,
+                    self._lock_timeout_seconds,
+                    understands_version=restore_version != Version(),
+                ),
             )
-        return self._version
+        return self._probed
 
     async def _version_of(self, program: str) -> Version:
         done = await run_tool([program, "--version"])
@@ -88,7 +106,6 @@ class Xtables:
 
     async def save(self, table: str) -> str:
         """The table as text; a table that does not exist yet is empty."""
-        await self.probe()
         argv = [self._programs.save, "-t", table]
         async with self._turn:
             done = await _timed(argv)
@@ -98,31 +115,48 @@ class Xtables:
 
     async def restore(self, text: str) -> None:
         """Apply restore input; chains it does not declare stay as they are."""
-        await self.probe()
-        argv = [self._programs.restore, *self._restore_flags, "--noflush", "--counters"]
+        flags = (await self._probe()).restore_flags
+        argv = [self._programs.restore, *flags, "--noflush", "--counters"]
         async with self._turn:
             # iptables-nft commits to the kernel at once and needs no lock. An old legacy restore
             # that has no option to wait takes no lock either, so we hold it around the call.
-            if self._restore_flags or self.is_nft:
-                done = await _timed(argv, text)
+            if flags or self.is_nft:
+                done = await self._write(argv, text)
             else:
                 async with held_lock():
-                    done = await _timed(argv, text)
+                    done = await self._write(argv, text)
         if not done.is_success:
             raise self._failure(done)
 
-    async def command(self, *args: str) -> Completed:
-        """Run one `iptables` command, whatever its status. Raises Busy if the lock is held."""
-        await self.probe()
-        async with self._turn:
-            done = await _timed([self._programs.command, *self._command_flags, *args])
-        if _is_lock_timeout(done):
-            raise self._failure(done)
+    async def _write(self, argv: Sequence[str], text: str = "") -> Completed:
+        """Run a tool that changes tables."""
+        watcher, succeeded = self.watcher, False
+        if watcher is not None:
+            watcher.begin()
+        try:
+            done = await _timed(argv, text)
+            succeeded = done.is_success
+        finally:
+            if watcher is not None:
+                watcher.end(succeeded=succeeded)
         return done
+
+    async def command(self, *args: str) -> Completed:
+        """Run one `iptables` command that changes nothing, whatever its status.
+
+        Raises Busy if the lock is held.
+        """
+        flags = (await self._probe()).command_flags
+        async with self._turn:
+            done = await _timed([self._programs.command, *flags, *args])
+        return self._unless_locked_out(done)
 
     async def ensure_chain(self, table: str, chain: str) -> None:
         """Create the chain unless it exists."""
-        done = await self.command("-N", chain, "-t", table)
+        flags = (await self._probe()).command_flags
+        async with self._turn:
+            argv = [self._programs.command, *flags, "-N", chain, "-t", table]
+            done = self._unless_locked_out(await self._write(argv))
         if done.status > 1:  # 1 is what a chain that exists gives
             raise self._failure(done)
 
@@ -144,6 +178,11 @@ class Xtables:
             return await self.has_chain("nat", "POSTROUTING")
         except KernelError:
             return False
+
+    def _unless_locked_out(self, done: Completed) -> Completed:
+        if _is_lock_timeout(done):
+            raise self._failure(done)
+        return done
 
     def _failure(self, done: Completed) -> KernelError:
         if _is_lock_timeout(done):

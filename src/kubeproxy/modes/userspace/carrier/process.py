@@ -6,6 +6,7 @@ proxy's end of the control socket.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import select
@@ -34,6 +35,8 @@ from kubeproxy.modes.userspace.carrier.udp import UdpListener, UdpSessions
 _READ_BYTES = 1 << 18
 _MAX_DESCRIPTORS = 253
 """The kernel passes no more descriptors with one message (SCM_MAX_FD)."""
+_LOST = -1
+"""Stands for a descriptor that did not arrive."""
 _LOG_BUFFER_LIMIT = 1 << 20
 """With more than this unsent, log messages are dropped; replies never are."""
 
@@ -66,13 +69,21 @@ class Carrier:
             self._receive()
 
     def _receive(self) -> None:
+        if self._shared.make_room():
+            return  # commands wait until descriptors are free; the event comes again
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._control, _READ_BYTES, _MAX_DESCRIPTORS)
+            data, descriptors, flags, _ = socket.recv_fds(
+                self._control, _READ_BYTES, _MAX_DESCRIPTORS
+            )
         except BlockingIOError:
             return
         except OSError:
-            data, descriptors = b"", []
+            data, descriptors, flags = b"", [], 0
         self._descriptors += descriptors
+        if flags & socket.MSG_CTRUNC:
+            # Each message has one descriptor, and the kernel drops it if there is no room. Its
+            # listener must not get the next one.
+            self._descriptors.append(_LOST)
         if not data:
             self._is_running = False
             return
@@ -85,23 +96,39 @@ class Carrier:
             case OpenListener():
                 self._open(command)
             case UpdateListener(number, balance):
-                self._listeners[number].update(balance)
+                if (listener := self._listeners.get(number)) is not None:
+                    listener.update(balance)
             case CloseListener(number):
-                self._listeners.pop(number).close()
-                self._shared.budget.release(1)
+                self._close(number)
             case Sync(number):
                 self._send(SyncReply(number, self._shared.connections, self._shared.sessions))
 
     def _open(self, command: OpenListener) -> None:
-        handle = socket.socket(fileno=self._descriptors.popleft())
-        self._shared.budget.take(1)
+        descriptor = self._descriptors.popleft()
+        if descriptor == _LOST:
+            self._shared.log(command.service, "not carried", os.strerror(errno.EMFILE))
+            return
+        handle = socket.socket(fileno=descriptor)
         listener: TcpListener | UdpListener
-        if command.is_udp:
-            listener = UdpListener(handle, command.service, self._sessions)
-        else:
-            listener = TcpListener(handle, command.service, self._shared)
+        try:
+            if command.is_udp:
+                listener = UdpListener(handle, command.service, self._sessions)
+            else:
+                listener = TcpListener(handle, command.service, self._shared)
+        except OSError as error:
+            # The kernel watches no more descriptors for us: out of memory, or over its limit.
+            handle.close()
+            self._shared.log(command.service, "not carried", str(error))
+            return
+        self._shared.budget.take(1)
         listener.update(command.balance)
         self._listeners[command.number] = listener
+
+    def _close(self, number: int) -> None:
+        listener = self._listeners.pop(number, None)
+        if listener is not None:
+            listener.close()
+            self._shared.budget.release(1)
 
     def _log(self, text: str, service: str) -> None:
         if len(self._unsent) < _LOG_BUFFER_LIMIT:

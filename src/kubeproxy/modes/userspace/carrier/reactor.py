@@ -43,6 +43,11 @@ class Reactor:
         self._close_sockets()
         self._epoll.close()
 
+    @property
+    def closing(self) -> int:
+        """How many sockets are given up and not closed yet."""
+        return len(self._closing)
+
     def add_timers(self, source: TimerSource) -> None:
         self._timers.append(source)
 

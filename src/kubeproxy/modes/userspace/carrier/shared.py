@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Protocol
 
-from kubeproxy.modes.userspace.carrier.balance import Balancer
+from kubeproxy.modes.userspace.carrier.balance import MAX_CLIENTS, Balancer
 from kubeproxy.modes.userspace.carrier.budget import Budget
 from kubeproxy.modes.userspace.carrier.direction import PipePool
+from kubeproxy.modes.userspace.carrier.hops import Hops
 from kubeproxy.modes.userspace.carrier.reactor import Reactor, Timeouts
 from kubeproxy.modes.userspace.carrier.service_log import ServiceLog
 
@@ -17,6 +19,25 @@ DIAL_SECONDS = (0.25, 0.5, 1.0, 2.0)
 PAUSE_SECONDS = 0.1
 """How long a listener that found no free descriptor waits before it accepts again."""
 
+ALL_CLIENTS = 4 * MAX_CLIENTS
+"""Affinity records of all listeners together: some 60 MB."""
+
+SWEEP_SECONDS = 10.0
+EVICTED_AT_ONCE = 32
+
+
+class Holder(Protocol):
+    """A listener with connections or sessions, open or closed."""
+
+    service: str
+
+    @property
+    def held(self) -> int:
+        """How many descriptors these take."""
+
+    def evict(self, count: int) -> None:
+        """End so many of them, the latest first."""
+
 
 class Shared:
     """The event loop, its timers, descriptors, pipes and log; and counters of connections."""
@@ -24,18 +45,78 @@ class Shared:
     def __init__(self, reactor: Reactor, *, limit: int, write: Callable[[str, str], None]) -> None:
         self.reactor = reactor
         self.budget = Budget(limit)
+        self.affinity = Budget(ALL_CLIENTS, reserved=0)
+        self.hops = Hops()
         self.service_log = ServiceLog(write)
         self.pipes = PipePool()
         self.dial_timeouts = tuple(Timeouts(seconds) for seconds in DIAL_SECONDS)
         self.pauses = Timeouts(PAUSE_SECONDS)
         self.connections = 0
         self.sessions = 0
-        for timers in (*self.dial_timeouts, self.pauses):
-            reactor.add_timers(timers)
+        self._holders: dict[Holder, None] = {}
+        self.sweep = AffinitySweep(self.affinity)
+        for timeouts in (*self.dial_timeouts, self.pauses):
+            reactor.add_timers(timeouts)
+        reactor.add_timers(self.sweep)
 
     def log(self, service: str, kind: str, detail: str) -> None:
         self.service_log.log(service, kind, detail, self.reactor.now)
 
+    def allows(self, held: int, cost: int) -> bool:
+        """May a listener that holds this many descriptors take `cost` more?"""
+        return self.budget.allows(held, cost, closing=self.reactor.closing)
 
-def new_balancer() -> Balancer:
-    return Balancer(random.shuffle)
+    def take(self, holder: Holder, cost: int) -> None:
+        self.budget.take(cost)
+        self._holders[holder] = None
+
+    def release(self, holder: Holder, cost: int) -> None:
+        self.budget.release(cost)
+        if not holder.held:
+            self._holders.pop(holder, None)
+
+    def make_room(self) -> bool:
+        """End some connections of the listener that has most, if a new listener needs the room.
+
+        Return whether it must wait for that: descriptors are free after this iteration.
+        """
+        if not self.budget.is_crowded(closing=self.reactor.closing):
+            return False
+        greediest = max(self._holders, key=lambda holder: holder.held, default=None)
+        if greediest is None:
+            return self.reactor.closing > 0
+        held = f"{greediest.held} descriptors, more than any other service"
+        self.log(greediest.service, "the latest connections end for a new service", held)
+        greediest.evict(EVICTED_AT_ONCE)
+        return True
+
+    def new_balancer(self) -> Balancer:
+        balancer = Balancer(random.shuffle, self.affinity)
+        self.sweep.balancers[balancer] = None
+        return balancer
+
+    def drop_balancer(self, balancer: Balancer) -> None:
+        """Free the memory of a listener that is closed."""
+        balancer.clear()
+        self.sweep.balancers.pop(balancer, None)
+
+
+class AffinitySweep:
+    """Makes listeners without traffic forget their clients when time is up.
+
+    They would otherwise keep their share of the records until a client comes again.
+    """
+
+    def __init__(self, records: Budget) -> None:
+        self.balancers: dict[Balancer, None] = {}
+        self._records = records
+        self._last = 0.0
+
+    def next_deadline(self) -> float | None:
+        return self._last + SWEEP_SECONDS if self._records.used else None
+
+    def expire(self, now: float) -> None:
+        if self._records.used and now >= self._last + SWEEP_SECONDS:
+            self._last = now
+            for balancer in self.balancers:
+                balancer.expire(now)

@@ -1,38 +1,54 @@
 """TCP: accept, dial an endpoint (and another if it fails), carry until both sides have ended.
 
 Promises: dialling never blocks accepting; each direction ends by itself; a listener over its share
-of descriptors leaves clients in the kernel's queue until there is room. Leaves to others: which
-endpoint is next (`balance`), moving bytes (`direction`).
+of descriptors leaves clients in the kernel's queue until there is room; one client over its part of
+that, and a connection that goes round in a loop, are reset. Leaves to others: which endpoint is
+next (`balance`), moving bytes (`direction`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
 import socket
+import struct
 
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.modes.userspace.carrier.balance import Target
 from kubeproxy.modes.userspace.carrier.direction import Direction
+from kubeproxy.modes.userspace.carrier.hops import Address
 from kubeproxy.modes.userspace.carrier.messages import Balance
 from kubeproxy.modes.userspace.carrier.reactor import Timeout
-from kubeproxy.modes.userspace.carrier.shared import DIAL_SECONDS, Shared, new_balancer
+from kubeproxy.modes.userspace.carrier.shared import DIAL_SECONDS, Shared
 
 ACCEPTS_PER_EVENT = 64
 CONNECTION_COST = 2
 KEEPALIVE_SECONDS = 15
+UNSENT_BYTES = 1 << 20
+"""More than this that its peer has no window for does not go into a socket's send buffer.
+
+The kernel would let the buffer of a fast connection grow to 4 MB. Two hundred clients that read a
+little and then stop would fill all the memory it has for TCP, of every program on the host. A
+quarter of this costs bulk a third more processor time: the sender wakes up too often.
+"""
 
 _OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_OWN_FAULTS = _OUT_OF_DESCRIPTORS | {errno.EADDRNOTAVAIL, errno.EAGAIN, errno.EPERM}
+"""Errors of connecting that say nothing about the endpoint."""
 _EDGES = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 _HANGUP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _READABLE = select.EPOLLIN | _HANGUP
+_LINGER_NOT = struct.pack("=ii", 1, 0)
+"""Lingering for no time makes closing a reset."""
 _STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 
 
 def tune(handle: socket.socket) -> None:
-    """Send small segments without delay and detect dead peers; accepted sockets inherit this."""
+    """Send at once, buffer little, and detect dead peers; accepted sockets inherit this."""
     handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
     handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS)
@@ -45,14 +61,19 @@ class TcpListener:
         self.service = service
         self.family = handle.family
         self.shared = shared
-        self.balancer = new_balancer()
-        self.connections = 0
+        self.balancer = shared.new_balancer()
+        self._connections: dict[Connection, None] = {}
+        self._by_client: dict[str, int] = {}
         self._handle = handle
         self._is_open = True
         self._is_paused = False
         handle.setblocking(False)
         tune(handle)
         shared.reactor.register(handle.fileno(), select.EPOLLIN, self._on_client)
+
+    @property
+    def held(self) -> int:
+        return len(self._connections) * CONNECTION_COST
 
     def update(self, balance: Balance) -> None:
         self.balancer.update(balance.targets, balance.affinity_seconds)
@@ -64,12 +85,33 @@ class TcpListener:
         # At once, not at the end of the iteration: when the proxy gets the reply to its `Sync`,
         # the port must be free.
         self._handle.close()
+        self.shared.drop_balancer(self.balancer)
         self.shared.service_log.forget(self.service)
+
+    def evict(self, count: int) -> None:
+        for connection in list(reversed(self._connections))[:count]:
+            connection.close()
+
+    def add(self, connection: Connection) -> None:
+        self._connections[connection] = None
+        client = connection.client_ip
+        self._by_client[client] = self._by_client.get(client, 0) + 1
+        self.shared.connections += 1
+        self.shared.take(self, CONNECTION_COST)
+
+    def remove(self, connection: Connection) -> None:
+        del self._connections[connection]
+        client = connection.client_ip
+        self._by_client[client] -= 1
+        if not self._by_client[client]:
+            del self._by_client[client]
+        self.shared.connections -= 1
+        self.shared.release(self, CONNECTION_COST)
 
     def _on_client(self, _mask: int) -> None:
         for _ in range(ACCEPTS_PER_EVENT):
-            if not self.shared.budget.allows(self.connections * CONNECTION_COST, CONNECTION_COST):
-                self._pause(f"{self.connections} connections hold this service's share")
+            if not self.shared.allows(self.held, CONNECTION_COST):
+                self._pause(f"{len(self._connections)} connections hold this service's share")
                 return
             try:
                 handle, address = self._handle.accept()
@@ -79,7 +121,20 @@ class TcpListener:
                 self._accept_failed(error)
                 return
             handle.setblocking(False)
-            Connection(self, handle, address[0]).dial()
+            if reason := self._reason_to_refuse(address):
+                self.shared.log(self.service, "connection reset", reason)
+                _reset(handle)
+            else:
+                Connection(self, handle, address).dial()
+
+    def _reason_to_refuse(self, client: Address) -> str:
+        """Why this client's connection is not carried; empty if it is."""
+        if self.shared.hops.is_loop(client):
+            return "its endpoint leads back to it"
+        held = self._by_client.get(client[0], 0)
+        if not self.shared.budget.allows_client(held * CONNECTION_COST, self.held):
+            return f"{client[0]} has {held} connections, all that one client may have now"
+        return ""
 
     def _accept_failed(self, error: OSError) -> None:
         """Pause if descriptors or memory ran out; a client that has disconnected is ignored."""
@@ -96,8 +151,13 @@ class TcpListener:
 
     def _resume(self) -> None:
         self._is_paused = False
-        if self._is_open:
+        if not self._is_open:
+            return
+        try:
             self.shared.reactor.register(self._handle.fileno(), select.EPOLLIN, self._on_client)
+        except OSError as error:
+            # The kernel watches no more descriptors for us now: out of memory, or over its limit.
+            self._pause(os.strerror(error.errno or errno.EIO))
 
 
 class Connection:
@@ -106,30 +166,32 @@ class Connection:
     __slots__ = (
         "_attempt",
         "_client",
-        "_client_ip",
         "_down",
         "_endpoint",
+        "_hops",
         "_is_closed",
         "_listener",
+        "_local",
         "_target",
         "_timeout",
         "_up",
+        "client_ip",
     )
 
-    def __init__(self, listener: TcpListener, client: socket.socket, client_ip: str) -> None:
+    def __init__(self, listener: TcpListener, client: socket.socket, address: Address) -> None:
+        self.client_ip = address[0]
         self._listener = listener
         self._client = client
-        self._client_ip = client_ip
+        self._hops = listener.shared.hops.of(address) + 1
         self._attempt = 0
         self._target: Target | None = None
         self._endpoint: socket.socket | None = None
+        self._local: Address | None = None
         self._timeout: Timeout | None = None
         self._up: Direction | None = None
         self._down: Direction | None = None
         self._is_closed = False
-        listener.connections += 1
-        listener.shared.connections += 1
-        listener.shared.budget.take(CONNECTION_COST)
+        listener.add(self)
 
     # --- reaching an endpoint ---
 
@@ -137,7 +199,7 @@ class Connection:
         """Begin the next attempt; after a failure affinity is ignored."""
         shared = self._listener.shared
         target = self._listener.balancer.pick(
-            self._client_ip, shared.reactor.now, ignore_affinity=self._attempt > 0
+            self.client_ip, shared.reactor.now, ignore_affinity=self._attempt > 0
         )
         if target is None:
             shared.log(self._listener.service, "connection closed", "no endpoints")
@@ -156,19 +218,28 @@ class Connection:
         number = endpoint.connect_ex(target)
         if number not in (0, errno.EINPROGRESS):
             raise OSError(number, "connect")
+        self._local = endpoint.getsockname()
+        shared.hops.enter(self._local, self._hops)
         shared.reactor.register(endpoint.fileno(), _EDGES, self._on_endpoint)
         timeouts = shared.dial_timeouts[self._attempt]
         self._timeout = timeouts.start(shared.reactor.now, self._timed_out)
 
     def _timed_out(self) -> None:
-        self._failed(errno.ETIMEDOUT)
+        endpoint = self._endpoint
+        if endpoint is not None and _is_connected(endpoint):
+            # The answer came in time, but so many events are due that it was not handled yet.
+            self._start_carrying(endpoint)
+        else:
+            self._failed(errno.ETIMEDOUT)
 
     def _failed(self, number: int) -> None:
         """Try the next endpoint, if there is an attempt left."""
-        where = join_host_port(*self._target) if self._target else ""
-        self._listener.shared.log(
-            self._listener.service, "endpoint does not answer", f"{where}: {os.strerror(number)}"
-        )
+        listener, target = self._listener, self._target
+        if target is not None:
+            reason = f"{join_host_port(*target)}: {os.strerror(number)}"
+            listener.shared.log(listener.service, "endpoint does not answer", reason)
+            if number not in _OWN_FAULTS:
+                listener.balancer.failed(target, listener.shared.reactor.now)
         self._drop_endpoint()
         self._attempt += 1
         if self._attempt < len(DIAL_SECONDS):
@@ -180,6 +251,9 @@ class Connection:
         if self._timeout is not None:
             self._timeout.cancel()
             self._timeout = None
+        if self._local is not None:
+            self._listener.shared.hops.leave(self._local)
+            self._local = None
         if self._endpoint is not None:
             self._listener.shared.reactor.close_later(self._endpoint)
             self._endpoint = None
@@ -190,10 +264,21 @@ class Connection:
         if number:
             self._failed(number)
         elif mask & select.EPOLLOUT:
+            self._start_carrying(endpoint)
+
+    def _start_carrying(self, endpoint: socket.socket) -> None:
+        try:
             self._connected(endpoint)
+        except OSError as error:
+            # The kernel refuses to add the client to the epoll set: out of memory or over the
+            # limit of watches (fs.epoll.max_user_watches).
+            self._listener.shared.log(self._listener.service, "connection closed", str(error))
+            self.close()
 
     def _connected(self, endpoint: socket.socket) -> None:
         shared = self._listener.shared
+        if self._target is not None:
+            self._listener.balancer.answered(self._target)
         if self._timeout is not None:
             self._timeout.cancel()
             self._timeout = None
@@ -209,13 +294,7 @@ class Connection:
 
     def _on_endpoint(self, mask: int) -> None:
         if self._up is None and self._endpoint is not None:
-            try:
-                self._dialled(self._endpoint, mask)
-            except OSError as error:
-                # The kernel refuses to add the client to the epoll set: out of memory or over the
-                # limit of watches (fs.epoll.max_user_watches).
-                self._listener.shared.log(self._listener.service, "connection closed", str(error))
-                self.close()
+            self._dialled(self._endpoint, mask)
         # The event that ends dialling may already announce traffic.
         self._on_traffic(mask, self._down, self._up)
 
@@ -258,8 +337,20 @@ class Connection:
                 direction.close()
         self._up = self._down = None
         self._drop_endpoint()
-        listener = self._listener
-        listener.shared.reactor.close_later(self._client)
-        listener.connections -= 1
-        listener.shared.connections -= 1
-        listener.shared.budget.release(CONNECTION_COST)
+        self._listener.shared.reactor.close_later(self._client)
+        self._listener.remove(self)
+
+
+def _reset(handle: socket.socket) -> None:
+    """Close a connection at once, so that its client notices."""
+    with contextlib.suppress(OSError):
+        handle.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+    handle.close()
+
+
+def _is_connected(handle: socket.socket) -> bool:
+    try:
+        handle.getpeername()
+    except OSError:
+        return False
+    return True

@@ -3,7 +3,8 @@
 Promises: datagrams of any size pass whole; a reply leaves from the address the client's datagram
 came to, so that the kernel can translate it back; a session ends when idle, when its endpoint
 refuses, or when its endpoint no longer serves; sessions are bounded, the one idle longest ends
-first. Leaves to others: which endpoint is next (`balance`).
+first; a datagram that goes round in a loop is dropped. Leaves to others: which endpoint is next
+(`balance`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import TypeAlias
 
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.modes.userspace.carrier.balance import Target
+from kubeproxy.modes.userspace.carrier.hops import Address
 from kubeproxy.modes.userspace.carrier.messages import Balance
-from kubeproxy.modes.userspace.carrier.shared import Shared, new_balancer
+from kubeproxy.modes.userspace.carrier.shared import Shared
 
 DATAGRAMS_PER_EVENT = 64
 MAX_DATAGRAM_BYTES = 65_535
@@ -28,11 +30,11 @@ _IP_PKTINFO = 8  # not among Python's constants
 _PKTINFO4 = struct.Struct("=i4s4s")
 _PKTINFO6 = struct.Struct("=16si")
 _ANCILLARY_BYTES = 128
+_REFUSALS = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH})
 _DATAGRAM = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 
 Ancillary: TypeAlias = list[tuple[int, int, bytes]]
-Client: TypeAlias = tuple[str, int] | tuple[str, int, int, int]
-Key: TypeAlias = tuple[Client, bytes]
+Key: TypeAlias = tuple[Address, bytes]
 """The client's socket address, and the local address it sent to."""
 
 
@@ -76,7 +78,7 @@ class UdpListener:
         self.handle = handle
         self.all_sessions = all_sessions
         self.shared = all_sessions.shared
-        self.balancer = new_balancer()
+        self.balancer = self.shared.new_balancer()
         self.sessions: dict[Key, Session] = {}
         handle.setblocking(False)
         if handle.family == socket.AF_INET6:
@@ -99,7 +101,16 @@ class UdpListener:
         # At once, not at the end of the iteration: when the proxy gets the reply to its `Sync`,
         # the port must be free.
         self.handle.close()
+        self.shared.drop_balancer(self.balancer)
         self.shared.service_log.forget(self.service)
+
+    @property
+    def held(self) -> int:
+        return len(self.sessions) * SESSION_COST
+
+    def evict(self, count: int) -> None:
+        for session in list(reversed(self.sessions.values()))[:count]:
+            session.close()
 
     def _on_datagrams(self, _mask: int) -> None:
         buffer = self.all_sessions.buffer
@@ -113,7 +124,7 @@ class UdpListener:
                 continue
             self._forward(buffer[:size], client, ancillary)
 
-    def _forward(self, data: memoryview, client: Client, ancillary: Ancillary) -> None:
+    def _forward(self, data: memoryview, client: Address, ancillary: Ancillary) -> None:
         local = _local_address(ancillary)
         session = self.sessions.get((client, local))
         if session is not None and session.send(data):
@@ -124,7 +135,10 @@ class UdpListener:
             if session is None or session.send(data):
                 return
 
-    def _open(self, client: Client, local: bytes, *, ignore_affinity: bool) -> Session | None:
+    def _open(self, client: Address, local: bytes, *, ignore_affinity: bool) -> Session | None:
+        if self.shared.hops.is_loop(client):
+            self.shared.log(self.service, "datagram dropped", "its endpoint leads back to it")
+            return None
         now = self.shared.reactor.now
         target = self.balancer.pick(client[0], now, ignore_affinity=ignore_affinity)
         if target is None:
@@ -140,7 +154,7 @@ class UdpListener:
 
     def _make_room(self) -> None:
         """Over its share, end the listener's own session that was idle longest."""
-        if self.shared.budget.allows(len(self.sessions) * SESSION_COST, SESSION_COST):
+        if self.shared.allows(self.held, SESSION_COST):
             return
         held = f"{len(self.sessions)} sessions hold this service's share"
         self.shared.log(self.service, "the oldest UDP session ends for a new one", held)
@@ -152,7 +166,7 @@ class UdpListener:
 class Session:
     """One client's datagrams to one endpoint and back."""
 
-    __slots__ = ("_handle", "_key", "_listener", "_reply_from", "target", "used_at")
+    __slots__ = ("_handle", "_key", "_listener", "_local", "_reply_from", "target", "used_at")
 
     def __init__(self, listener: UdpListener, key: Key, target: Target) -> None:
         self._listener = listener
@@ -163,13 +177,16 @@ class Session:
         self._handle = socket.socket(listener.handle.family, _DATAGRAM)
         try:
             self._handle.connect(target)
+            self._local: Address = self._handle.getsockname()
             listener.shared.reactor.register(self._handle.fileno(), select.EPOLLIN, self._on_reply)
         except OSError:
             self._handle.close()
             raise
+        shared = listener.shared
+        shared.hops.enter(self._local, shared.hops.of(key[0]) + 1)
         listener.sessions[key] = self
-        listener.shared.sessions += 1
-        listener.shared.budget.take(SESSION_COST)
+        shared.sessions += 1
+        shared.take(listener, SESSION_COST)
         listener.all_sessions.touch(self)
 
     def send(self, data: memoryview) -> bool:
@@ -181,7 +198,7 @@ class Session:
         except OSError as error:
             if error.errno == errno.EMSGSIZE:
                 return True
-            self.close()
+            self._failed(error)
             return False
         self._touch()
         return True
@@ -199,11 +216,18 @@ class Session:
                 size = self._handle.recv_into(buffer)
             except BlockingIOError:
                 return
-            except OSError:
-                self.close()
+            except OSError as error:
+                self._failed(error)
                 return
+            self._listener.balancer.answered(self.target)
             self._touch()
             self._reply(buffer[:size])
+
+    def _failed(self, error: OSError) -> None:
+        """End the session; an endpoint that refuses is passed over for a while."""
+        if error.errno in _REFUSALS:
+            self._listener.balancer.failed(self.target, self._listener.shared.reactor.now)
+        self.close()
 
     def _reply(self, data: memoryview) -> None:
         try:
@@ -221,8 +245,9 @@ class Session:
             return
         listener.all_sessions.forget(self)
         listener.shared.reactor.close_later(self._handle)
+        listener.shared.hops.leave(self._local)
         listener.shared.sessions -= 1
-        listener.shared.budget.release(SESSION_COST)
+        listener.shared.release(listener, SESSION_COST)
 
 
 def _local_address(ancillary: Ancillary) -> bytes:

@@ -4,6 +4,15 @@ For plain services they are v1.25's, word for word and in its order. What v1.25 
 (traffic policies, source ranges, node port addresses, refusal of what no endpoint serves) is
 expressed by the same rules with a few more matches.
 
+External IPs are diverted like any other address. v1.25 meant them for clients "from off the
+machine", roughly those whose packets no bridge brought in (`physdev ! --physdev-is-in`), and for
+all clients if it is the node's own address (`addrtype --dst-type LOCAL`). Packets of pods to any
+other address were left to the network, which was to bring them back to some node. Where it does
+not, pods behind a bridge with br_netfilter reached nothing at all, and every mode of today diverts
+them. Pods and v1.25's two cases are all there is in PREROUTING: one rule without these matches
+covers them. It also spares the host the physdev match, whose module turns br_netfilter on for all
+bridges.
+
     PREROUTING ─ from pods and from outside ─▶ REDIRECT to the proxy port (or DNAT, see below)
     OUTPUT     ─ from the node itself       ─▶ DNAT to the node's address and the proxy port
     filter     ─ what was not diverted      ─▶ REJECT (no endpoint serves it) or DROP (client or
@@ -29,7 +38,6 @@ PlacedRule: TypeAlias = tuple[str, str, str]
 """Table, chain, and what stands behind `-A CHAIN `."""
 
 _LOCAL = " -m addrtype --dst-type LOCAL"
-_NOT_FROM_BRIDGE = " -m physdev ! --physdev-is-in"
 
 
 class Portals(Struct, frozen=True):
@@ -54,7 +62,7 @@ class Portals(Struct, frozen=True):
     def _divert(self, frontend: Frontend, container: str, host: str) -> Iterator[PlacedRule]:
         for clients, pool in self._from_elsewhere(frontend):
             target = self._container_target(pool)
-            for match in self._container_matches(frontend):
+            for match in self._matches(frontend):
                 yield "nat", container, f"{match}{clients}{target}"
         for clients, pool in self._from_node(frontend):
             target = self._host_target(pool)
@@ -81,27 +89,12 @@ class Portals(Struct, frozen=True):
             for match in source_matches(allowed_sources(frontend)):
                 yield match, frontend.pool
 
-    def _container_matches(self, frontend: Frontend) -> Iterator[str]:
-        for match in self._matches(frontend):
-            if frontend.kind is FrontendKind.EXTERNAL_IP:
-                # As v1.25: packets from off the machine, roughly those that no bridge brought,
-                # and all packets to an external IP that is an address of the node.
-                yield match + _NOT_FROM_BRIDGE
-                yield match + _LOCAL
-            else:
-                yield match
-
     def _host_matches(self, frontend: Frontend) -> Iterator[str]:
         is_node_port = frontend.kind is FrontendKind.NODE_PORT
         if is_node_port and not self.options.serves_localhost(self.node.family):
             yield from self._off_localhost(frontend)
-            return
-        for match in self._matches(frontend):
-            if frontend.kind is FrontendKind.EXTERNAL_IP:
-                yield match + _LOCAL
-            # v1.25 stops here for external IPs: the node itself then reaches them only if they
-            # are its own. Every other mode diverts them, and so do we.
-            yield match
+        else:
+            yield from self._matches(frontend)
 
     def _off_localhost(self, frontend: Frontend) -> Iterator[str]:
         """A node port everywhere but at the loopback addresses."""

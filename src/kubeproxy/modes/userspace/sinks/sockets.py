@@ -59,6 +59,7 @@ class SocketSink:
 
     name = "sockets"
     item_types: tuple[type, ...] = (Listener, Claim, Uncarried)
+    is_transactional = True
 
     def __init__(self, binder: Binder, idle_seconds: float, log: LogWriter) -> None:
         self.supervisor = Supervisor(idle_seconds, log)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
+import os
 import socket
 import sys
 from collections.abc import Callable, Iterable
@@ -54,7 +54,7 @@ class Supervisor:
         reply_timeout_seconds: float = REPLY_TIMEOUT_SECONDS,
     ) -> None:
         self._idle_seconds = idle_seconds
-        self._reply_timeout_seconds = reply_timeout_seconds
+        self.reply_timeout_seconds = reply_timeout_seconds
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
         self._control: socket.socket | None = None
@@ -82,12 +82,20 @@ class Supervisor:
         Raises KernelError.
         """
         await self.stop()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            raise KernelError(f"cannot start the carrier process: {error}") from error
         ours.setblocking(False)
         arguments = ("-m", _MODULE, str(theirs.fileno()), repr(self._idle_seconds))
         try:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, *arguments, pass_fds=(theirs.fileno(),), start_new_session=True
+                sys.executable,
+                *arguments,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                # An image or a package has the modules where Python does not look by itself.
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
         except OSError as error:
             ours.close()
@@ -134,14 +142,14 @@ class Supervisor:
             raise Drifted("the carrier process does not run")
         control = self._control
         try:
-            async with asyncio.timeout(self._reply_timeout_seconds):
+            async with asyncio.timeout(self.reply_timeout_seconds):
                 for request in requests:
                     await _send(control, format_frame(request.command), request.handle)
                 return await self._sync(control)
         except TimeoutError:
             await self.stop()
             raise Drifted(
-                f"the carrier did not answer within {self._reply_timeout_seconds:g} s"
+                f"the carrier did not answer within {self.reply_timeout_seconds:g} s"
             ) from None
         except OSError as error:
             await self.stop()
@@ -208,20 +216,3 @@ async def _wait_writable(control: socket.socket) -> None:
         await ready
     finally:
         loop.remove_writer(control)
-
-
-def raise_descriptor_limit(wanted: int) -> int:
-    """Allow this process, and the carrier it starts, `wanted` descriptors or as many as possible.
-
-    The limit is never lowered. Return the limit. Fewer than wanted are no reason to fail: the
-    carrier keeps within its limit, and logs when that is short.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Raising the hard limit needs a capability; without it, take what the hard limit allows.
-    for limit in (max(hard, wanted), hard):
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(wanted, limit)), limit))
-        except (ValueError, OSError):
-            continue
-        break
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
