@@ -14,6 +14,7 @@ import pytest
 from kubeproxy.config.command import Exit, Settings, parse_command_line, start_logging
 from kubeproxy.config.usage import help_text, usage_text
 from kubeproxy.logs import get_logger, stop_logging
+from kubeproxy.version import PACKAGE_VERSION
 
 HEAD = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 HEADER = r"[IE]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ \w+\.py:\d+\] "
@@ -67,8 +68,9 @@ def test_the_raw_version_has_all_fields() -> None:
     assert fields == [
         "Major", "Minor", "EmulationMajor", "EmulationMinor", "MinCompatibilityMajor",
         "MinCompatibilityMinor", "GitVersion", "GitCommit", "GitTreeState", "BuildDate",
-        "GoVersion", "Compiler", "Platform",
+        "GoVersion", "Compiler", "Platform", "Distribution",
     ]  # fmt: skip
+    assert f'Distribution:"kubeproxy {PACKAGE_VERSION}"' in leave("--version=raw").stdout
 
 
 def test_version_false_runs_on() -> None:

@@ -1,4 +1,4 @@
-"""Which changes of the configuration file are noticed, and what they are called."""
+"""Which changes of the configuration file are noticed, and what is found then."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from kubeproxy.config.watch import ConfigWatch, FileChange
+from kubeproxy.config import watch as watch_module
+from kubeproxy.config.watch import ConfigWatch, FileContent, is_regular_file, read_content
 from kubeproxy.errors import KernelError
 
 CONTENT = b"mode: ipvs\n"
 OTHER = b"mode: nftables\n"
-TIMEOUT_SECONDS = 10
+PATIENCE_SECONDS = 30
 
 
 @pytest.fixture
@@ -30,77 +31,102 @@ def watch(config: Path) -> Iterator[ConfigWatch]:
         yield watch
 
 
-def write(path: Path) -> None:
-    path.write_bytes(OTHER)
+async def next_content(watch: ConfigWatch) -> FileContent:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        return await watch.changed()
 
 
-def write_the_same(path: Path) -> None:
-    path.write_bytes(CONTENT)
+async def changed_after(watch: ConfigWatch, act: Callable[[], object]) -> FileContent:
+    """What is found after an action that came when the watch was already waiting."""
+    waiting = asyncio.create_task(next_content(watch))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    act()
+    return await waiting
 
 
-def rename_away(path: Path) -> None:
-    path.rename(path.with_name("old"))
-
-
-def replace(path: Path) -> None:
+def replace(path: Path, content: bytes = OTHER) -> None:
     new = path.with_name("new")
-    new.write_bytes(OTHER)
+    new.write_bytes(content)
     new.rename(path)
 
 
-def replace_with_the_same(path: Path) -> None:
-    new = path.with_name("new")
-    new.write_bytes(CONTENT)
-    new.rename(path)
-
-
-def delete(path: Path) -> None:
+def become_a_pipe(path: Path) -> None:
     path.unlink()
+    os.mkfifo(path)
 
 
-def touch(path: Path) -> None:
-    os.utime(path)
+def become_a_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
 
 
-def change_mode(path: Path) -> None:
-    path.chmod(0o600)
-
-
-def write_a_neighbour(path: Path) -> None:
-    path.with_name("neighbour").write_bytes(OTHER)
+@pytest.mark.parametrize("act", [lambda path: path.write_bytes(OTHER), replace])
+async def test_another_content_is_found(
+    watch: ConfigWatch, config: Path, act: Callable[[Path], None]
+) -> None:
+    assert await changed_after(watch, lambda: act(config)) == FileContent(OTHER)
 
 
 @pytest.mark.parametrize(
-    ("act", "change"),
+    ("act", "problem"),
     [
-        (write, FileChange.WRITTEN),
-        (write_the_same, FileChange.WRITTEN),
-        (rename_away, FileChange.RENAMED),
-        (replace, FileChange.REPLACED),
-        (delete, FileChange.DELETED),
-        (touch, None),
-        (change_mode, None),
-        (replace_with_the_same, None),
-        (write_a_neighbour, None),
+        (lambda path: path.unlink(), "no such file or directory"),
+        (lambda path: path.rename(path.with_name("old")), "no such file or directory"),
+        (become_a_pipe, "it is not a regular file"),
+        (become_a_directory, "is a directory"),
+        (lambda path: path.write_bytes(b"#" * (1 << 21)), "it has more than 1048576 bytes"),
     ],
 )
-def test_an_action_is_noticed_or_not(
-    watch: ConfigWatch,
-    config: Path,
-    act: Callable[[Path], None],
-    change: FileChange | None,
+async def test_what_cannot_be_read_says_why(
+    watch: ConfigWatch, config: Path, act: Callable[[Path], None], problem: str
 ) -> None:
+    found = await changed_after(watch, lambda: act(config))
+    assert found.content is None
+    assert problem in found.problem and str(config) in found.problem
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        os.utime,
+        lambda path: path.chmod(0o600),
+        lambda path: path.write_bytes(CONTENT),
+        lambda path: replace(path, CONTENT),
+        lambda path: path.with_name("neighbour").write_bytes(OTHER),
+    ],
+)
+async def test_the_same_content_is_no_change(
+    watch: ConfigWatch, config: Path, act: Callable[[Path], None]
+) -> None:
+    """A later change is still found, also if the file is another one by then."""
+    waiting = asyncio.create_task(next_content(watch))
+    await asyncio.sleep(0.05)
     act(config)
-    assert watch.take() is change
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    config.write_bytes(OTHER)
+    assert await waiting == FileContent(OTHER)
 
 
-def test_after_a_replacement_with_the_same_content_writes_are_noticed(
+async def test_every_change_is_found_one_after_the_other(watch: ConfigWatch, config: Path) -> None:
+    config.unlink()
+    assert (await next_content(watch)).content is None
+    config.write_bytes(OTHER)
+    assert await next_content(watch) == FileContent(OTHER)
+    replace(config, CONTENT)
+    assert await next_content(watch) == FileContent(CONTENT)
+
+
+async def test_a_file_written_in_pieces_is_taken_as_a_whole(
     watch: ConfigWatch, config: Path
 ) -> None:
-    replace_with_the_same(config)
-    assert watch.take() is None
-    write(config)
-    assert watch.take() is FileChange.WRITTEN
+    waiting = asyncio.create_task(next_content(watch))
+    with config.open("wb", buffering=0) as file:
+        for _ in range(5):
+            file.write(b"#")
+            await asyncio.sleep(0.05)
+    assert await waiting == FileContent(b"#" * 5)
 
 
 class ConfigMap:
@@ -113,66 +139,77 @@ class ConfigMap:
         self.publish(CONTENT)
         self.path.symlink_to("..data/config.conf")
 
-    def publish(self, content: bytes) -> None:
+    def publish(self, content: bytes | None) -> None:
+        """Switch to a new version; None leaves the key out."""
         self._version += 1
         dated = self.root / f"..version_{self._version}"
         dated.mkdir()
-        (dated / "config.conf").write_bytes(content)
+        if content is not None:
+            (dated / "config.conf").write_bytes(content)
         link = self.root / "..data_tmp"
         link.symlink_to(dated.name)
         link.rename(self.root / "..data")
 
 
-def test_a_switched_config_map_is_noticed(tmp_path: Path) -> None:
+async def test_a_switched_config_map_is_found_again_and_again(tmp_path: Path) -> None:
     volume = ConfigMap(tmp_path)
     with ConfigWatch(volume.path, CONTENT) as watch:
+        found = await changed_after(watch, lambda: volume.publish(OTHER))
+        assert found == FileContent(OTHER)
+        assert (await changed_after(watch, lambda: volume.publish(None))).content is None
         volume.publish(OTHER)
-        assert watch.take() is FileChange.SWITCHED
+        assert await next_content(watch) == FileContent(OTHER)
 
 
-def test_a_config_map_whose_other_files_changed_is_not(tmp_path: Path) -> None:
-    """Also later changes are still seen, through the new directory."""
-    volume = ConfigMap(tmp_path)
-    with ConfigWatch(volume.path, CONTENT) as watch:
-        volume.publish(CONTENT)
-        assert watch.take() is None
-        volume.publish(OTHER)
-        assert watch.take() is FileChange.SWITCHED
+async def test_a_directory_that_is_replaced_is_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "etc" / "proxy"
+    folder.mkdir(parents=True)
+    config = folder / "config.yaml"
+    config.write_bytes(CONTENT)
+    with ConfigWatch(config, CONTENT) as watch:
+        found = await changed_after(watch, lambda: folder.parent.rename(tmp_path / "old"))
+        assert found.content is None
+        folder.mkdir(parents=True)
+        config.write_bytes(OTHER)
+        assert await next_content(watch) == FileContent(OTHER)
 
 
-def test_a_link_elsewhere_is_followed(tmp_path: Path) -> None:
+async def test_a_link_elsewhere_is_followed(tmp_path: Path) -> None:
     real = tmp_path / "real"
     real.mkdir()
     (real / "file").write_bytes(CONTENT)
     link = tmp_path / "link"
     link.symlink_to(real)
     with ConfigWatch(link / "file", CONTENT) as watch:
-        replace(real / "file")
-        assert watch.take() is FileChange.REPLACED
-
-
-async def test_waiting_ends_with_the_first_change(watch: ConfigWatch, config: Path) -> None:
-    async with asyncio.timeout(TIMEOUT_SECONDS):
-        waiting = asyncio.create_task(watch.changed())
-        await asyncio.sleep(0)
-        touch(config)
-        write_a_neighbour(config)
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        write(config)
-        assert await waiting is FileChange.WRITTEN
+        found = await changed_after(watch, lambda: replace(real / "file"))
+        assert found == FileContent(OTHER)
 
 
 async def test_a_change_made_before_watching_counts(config: Path) -> None:
-    write(config)
+    config.write_bytes(OTHER)
     with ConfigWatch(config, CONTENT) as watch:
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            assert await watch.changed() is FileChange.WRITTEN
+        assert await next_content(watch) == FileContent(OTHER)
 
 
-def test_a_file_that_is_not_there_cannot_be_watched(tmp_path: Path) -> None:
-    with pytest.raises(KernelError, match=r"cannot watch .*missing: No such file or directory"):
-        ConfigWatch(tmp_path / "missing", CONTENT)
+async def test_without_inotify_the_file_is_looked_at_now_and_then(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise KernelError("inotify is not available: too many open files")
+
+    monkeypatch.setattr(watch_module, "FileWatch", refuse)
+    monkeypatch.setattr(watch_module, "POLL_SECONDS", 0.01)
+    with ConfigWatch(config, CONTENT) as watch:
+        found = await changed_after(watch, lambda: config.write_bytes(OTHER))
+        assert found == FileContent(OTHER)
+
+
+def test_a_pipe_is_no_file_to_follow(tmp_path: Path, config: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert not is_regular_file(str(tmp_path / "pipe"))
+    assert is_regular_file(str(config))
+    assert is_regular_file(str(tmp_path / "missing"))
+    assert read_content(tmp_path / "pipe").problem.endswith("it is not a regular file")
 
 
 def test_closing_twice_is_harmless(config: Path) -> None:

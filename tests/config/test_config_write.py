@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from kubeproxy.config.load import load
 from kubeproxy.config.parse import parse_flags
 from kubeproxy.config.types import KubeProxyConfiguration
 from kubeproxy.config.write import config_document, format_config, write_config
+from kubeproxy.errors import ConfigError
 from kubeproxy.go.yaml import format_yaml, parse_yaml, resolve
 
 GOLDEN = (Path(__file__).parent / "default.yaml").read_text()
@@ -116,3 +118,12 @@ def test_texts_are_quoted_only_where_they_must_be(value: str, text: str) -> None
 )  # fmt: skip
 def test_yaml_that_is_formatted_parses_back(value: object) -> None:
     assert parse_yaml(format_yaml({"k": value})).value == {"k": value}
+
+
+def test_a_flag_that_is_no_text_is_named() -> None:
+    """As `--ipvs-scheduler=$'\\xff'`, whose byte Python holds as half a character."""
+    config = msgspec.structs.replace(
+        KubeProxyConfiguration(), hostname_override=os.fsdecode(b"a\xff")
+    )
+    with pytest.raises(ConfigError, match="it is not text in UTF-8"):
+        format_config(config)

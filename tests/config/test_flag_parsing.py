@@ -147,7 +147,8 @@ def test_deprecated_flags_are_announced() -> None:
         ),
         (
             ['--nodeport-addresses="a'],
-            'invalid argument "\\"a" for "--nodeport-addresses" flag: unexpected end of data',
+            'invalid argument "\\"a" for "--nodeport-addresses" flag: parse error on line 1, '
+            'column 3: extraneous or missing " in quoted-field',
         ),
         (
             ["--proxy-port-range=9-8"],

@@ -155,6 +155,8 @@ EXTENSION_SAMPLES = {
     "proxy-port-range": ("100+50", "100+50"),
     "udp-timeout": ("1s", Duration.of_seconds(1)),
     "xtables-lock-timeout": ("9s", Duration.of_seconds(9)),
+    "iptables-variant": ("legacy", "legacy"),
+    "config-restart-jitter": ("3s", Duration.of_seconds(3)),
 }
 
 

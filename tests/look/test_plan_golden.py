@@ -53,6 +53,6 @@ def test_a_plan_is_printed_although_some_objects_are_bad(run: Run, tmp_path: Pat
     bad = tmp_path / "bad.yaml"
     bad.write_text("{kind: Service, metadata: {name: bad}}\n")
     done = run(["kpctl", "plan", str(CLUSTER), str(bad)])
-    assert done.returncode == 0
+    assert done.returncode == 3
     assert "spec.clusterIP is missing" in done.stderr
     assert "shop/web:http TCP" in done.stdout

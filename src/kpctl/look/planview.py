@@ -1,26 +1,61 @@
-"""A plan for people and for programs: plain data, and a table with the reasons."""
+"""A plan for people and for programs: plain data, and rows with the reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from msgspec import Struct
+
+from kubeproxy.config.command import Settings
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family
-from kubeproxy.plan.types import Frontend, Pool, ServicePlan
+from kubeproxy.facts.node import NodeFacts
+from kubeproxy.plan.types import Frontend, FrontendKind, Pool, ServicePlan, Verdict
+from kubeproxy.run.startup import PRIMARY
 
-if TYPE_CHECKING:
-    from rich.table import Table
+ALL = "*"
+UNKNOWN = "<primary address>"
+SHORT_CIRCUIT = "from pods of this node and the node itself"
 
 
-def plan_document(family: Family, plan: ServicePlan) -> dict[str, object]:
+class NodePorts(Struct, frozen=True):
+    """Where each family serves node ports: `*` for all addresses, else one by one."""
+
+    places: Mapping[Family, Sequence[str]]
+
+    @classmethod
+    def of(cls, settings: Settings, nodes: Iterable[NodeFacts]) -> NodePorts:
+        known = {node.family: node for node in nodes}
+        is_primary = list(settings.config.node_port_addresses or ()) == [PRIMARY]
+        if is_primary and not any(node.addresses for node in known.values()):
+            return cls(dict.fromkeys(known, (UNKNOWN,)))
+        return cls({family: _places(node) for family, node in known.items()})
+
+    def texts(self, family: Family, frontend: Frontend) -> list[str]:
+        """Where traffic for a frontend arrives: one place, or several for a node port."""
+        if frontend.kind is not FrontendKind.NODE_PORT:
+            return [join_host_port(frontend.address, frontend.port)]
+        return [_join(place, frontend.port) for place in self.places[family]]
+
+
+def _places(node: NodeFacts) -> Sequence[str]:
+    if node.node_ports_match_all:
+        return (ALL,)
+    return node.node_port_addresses or node.node_port_cidrs
+
+
+def _join(place: str, port: int) -> str:
+    return join_host_port(place, port) if place[0].isalnum() else f"{place}:{port}"
+
+
+def plan_document(family: Family, plan: ServicePlan, node_ports: NodePorts) -> dict[str, object]:
     """The plan as plain data, every choice with its reason."""
     return {
         "service": plan.id.label,
         "protocol": plan.id.protocol.value,
         "ipFamily": family.value,
-        "frontends": [_frontend(frontend) for frontend in plan.frontends],
+        "frontends": [_frontend(f, node_ports.texts(family, f)) for f in plan.frontends],
         "pools": {
             name: _pool(pool) for name, pool in (("cluster", plan.cluster), ("local", plan.local))
         },
@@ -31,10 +66,10 @@ def plan_document(family: Family, plan: ServicePlan) -> dict[str, object]:
     }
 
 
-def _frontend(frontend: Frontend) -> dict[str, object]:
+def _frontend(frontend: Frontend, places: list[str]) -> dict[str, object]:
     return {
         "kind": frontend.kind.value,
-        "at": frontend_text(frontend),
+        "at": places,
         "verdict": frontend.verdict.value,
         "pool": frontend.pool.value,
         "masquerade": frontend.masquerade.value,
@@ -55,52 +90,60 @@ def _endpoint(endpoint: Endpoint) -> dict[str, object]:
     return {"at": endpoint.text, "node": endpoint.node_name, "local": endpoint.is_local}
 
 
-def frontend_text(frontend: Frontend) -> str:
-    if not frontend.address:
-        return f"*:{frontend.port}"
-    return join_host_port(frontend.address, frontend.port)
+class Row(Struct, frozen=True):
+    """Service port, where traffic arrives, what happens, to whom, why."""
+
+    service: str
+    places: tuple[str, ...]
+    fate: str
+    targets: tuple[str, ...]
+    why: str
 
 
-def plan_rows(plans: Iterable[tuple[Family, ServicePlan]]) -> list[tuple[str, str, str, str, str]]:
-    """Rows of the table: service, where traffic arrives, what happens, to whom, why."""
-    rows = []
-    for _, plan in plans:
+def plan_rows(plans: Iterable[tuple[Family, ServicePlan]], node_ports: NodePorts) -> list[Row]:
+    """The rows of all plans."""
+    rows: list[Row] = []
+    for family, plan in plans:
         label = f"{plan.id.label} {plan.id.protocol.value}"
         for frontend in plan.frontends:
-            rows.append((label, *_frontend_cells(plan, frontend)))
-            label = ""
-        rows.extend(("", "", "left out", e.what, e.reason) for e in plan.excluded)
-        rows.extend(("", "", "note", "", note) for note in plan.notes)
+            rows += _frontend_rows(label, plan, frontend, node_ports.texts(family, frontend))
+        rows += [Row(label, (), "left out", (e.what,), e.reason) for e in plan.excluded]
+        rows += [Row(label, (), "note", (), note) for note in plan.notes]
     return rows
 
 
-def _frontend_cells(plan: ServicePlan, frontend: Frontend) -> tuple[str, str, str, str]:
-    where = f"{frontend.kind.value} {frontend_text(frontend)}"
-    if not frontend.accepts_anyone:
-        return where, frontend.verdict.value, "", frontend.reason
+def _frontend_rows(
+    label: str, plan: ServicePlan, frontend: Frontend, places: list[str]
+) -> Iterator[Row]:
+    """One row for what the policy decides, and one for those to whom it does not apply.
+
+    What is dropped or rejected goes nowhere, and its row names no endpoint.
+    """
+    where = tuple(f"{frontend.kind.value} {place}" for place in places)
     pool = plan.pool(frontend.pool)
-    fate, why = frontend.verdict.value, [frontend.reason, pool.reason]
-    targets = pool.endpoints
+    is_forwarded = frontend.verdict is Verdict.FORWARD
+    why = [frontend.reason, pool.reason] if is_forwarded else [frontend.reason]
+    if places == [_join(ALL, frontend.port)]:
+        why.append("on all addresses of the node")
+    if is_forwarded:
+        why += _conditions(plan, frontend)
+    targets = _texts(pool) if is_forwarded else ()
+    yield Row(label, where, frontend.verdict.value, targets, _sentence(why))
     if frontend.has_short_circuit:
-        here = "pods of this node and the node itself use all endpoints"
-        why.append(here)
-        targets = targets or plan.cluster.endpoints
+        why = [SHORT_CIRCUIT, *_conditions(plan, frontend)]
+        yield Row(label, where, "forward", _texts(plan.cluster), _sentence(why))
+
+
+def _conditions(plan: ServicePlan, frontend: Frontend) -> Iterator[str]:
     if frontend.source_ranges:
-        why.append(f"only from {', '.join(frontend.source_ranges)}")
+        yield f"only from {', '.join(frontend.source_ranges)}"
     if plan.affinity_seconds:
-        why.append(f"a client stays for {plan.affinity_seconds} s")
-    return where, fate, "\n".join(e.text for e in targets), "; ".join(w for w in why if w)
+        yield f"a client stays for {plan.affinity_seconds} s"
 
 
-def plan_table(plans: Iterable[tuple[Family, ServicePlan]], node: str) -> Table:
-    """The rows for a terminal."""
-    from rich.table import Table
-    from rich.text import Text
+def _texts(pool: Pool) -> tuple[str, ...]:
+    return tuple(endpoint.text for endpoint in pool.endpoints)
 
-    table = Table(title=f"Services as node {node} sees them", title_justify="left")
-    for heading in ("service port", "arrives at", "is", "goes to", "because"):
-        table.add_column(heading, overflow="fold", no_wrap=heading in ("is", "goes to"))
-    for row in plan_rows(plans):
-        # As text, because rich takes the brackets around an IPv6 address for a style.
-        table.add_row(*map(Text, row))
-    return table
+
+def _sentence(parts: Iterable[str]) -> str:
+    return "; ".join(filter(None, parts))

@@ -2,7 +2,7 @@
 
 Offline commands and benchmarks use the daemon's own intake and engines, but have no metrics, no
 health checks and no flows to delete. What is here takes those places and does nothing, except
-that it keeps the reports of rounds.
+that it keeps the reports of rounds and counts rejected objects.
 """
 
 from __future__ import annotations
@@ -32,13 +32,17 @@ class IgnoreRounds:
 
 
 class IgnoreEvents:
-    """The intake's `Counters` and `NodeListener` without effect."""
+    """The intake's `Counters` and `NodeListener` without effect. Counts rejected objects."""
+
+    def __init__(self) -> None:
+        self.rejected = 0
 
     def service_event(self, pending: int) -> None: ...
 
     def slice_event(self, pending: int) -> None: ...
 
-    def object_rejected(self, kind: str) -> None: ...
+    def object_rejected(self, kind: str) -> None:
+        self.rejected += 1
 
     def node_changed(self, node: objects.Node) -> None: ...
 

@@ -5,11 +5,13 @@
 
 The order of stages and what each prints when it fails are upstream's: flags, help, arguments,
 version, completion, logging, validation. Parsing prints nothing: texts and log entries are
-returned, so that the caller decides where they go.
+returned, so that the caller decides where they go. `with_content` takes a later content of the
+configuration file through the same stages.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -17,10 +19,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from kubeproxy.config import kinds
 from kubeproxy.config.field_errors import join_errors
 from kubeproxy.config.flags import Extensions
 from kubeproxy.config.gates import FeatureGates
-from kubeproxy.config.load import Loaded, load
+from kubeproxy.config.load import Loaded, load, load_content
 from kubeproxy.config.parse import FlagError, ParsedFlags, parse_flags
 from kubeproxy.config.types import KubeProxyConfiguration, LoggingConfiguration
 from kubeproxy.config.usage import help_text, usage_text
@@ -29,7 +32,13 @@ from kubeproxy.errors import ConfigError
 from kubeproxy.go.quoting import quote
 from kubeproxy.logs import Entry, LogOptions, Severity, setup_logging, write_entry
 from kubeproxy.logs.entry import format_json, format_text
-from kubeproxy.version import KUBERNETES_VERSION
+from kubeproxy.version import (
+    COMMIT,
+    DISTRIBUTION,
+    KUBERNETES_VERSION,
+    TREE_STATE,
+    go_platform,
+)
 
 PROGRAM = "kube-proxy"
 
@@ -48,6 +57,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     config: KubeProxyConfiguration
     extensions: Extensions
     gates: FeatureGates
+    flags: ParsedFlags
     version: str = KUBERNETES_VERSION
     """The version to report: `v1.36.4`, or the value of `--version=v…`."""
     master: str = ""
@@ -58,7 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cleanup: bool = False
     init_only: bool = False
     flag_values: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Every flag as given on the command line, by name: `/flagz`."""
+    """Every flag by name, with the value that took effect: `/flagz`."""
     notices: tuple[str, ...] = ()
     """Lines for stderr about deprecated flags."""
     early: tuple[Entry, ...] = ()
@@ -72,6 +82,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def log_options(self) -> LogOptions:
         return log_options(self.config.logging)
+
+    def is_same_configuration(self, other: Settings) -> bool:
+        """Would a proxy with the other settings do the same? A gate set to its default counts not.
+
+        Everything else in the settings comes from the flags.
+        """
+        own, others = (
+            msgspec.structs.replace(settings.config, feature_gates={}) for settings in (self, other)
+        )
+        return own == others and self.gates == other.gates
 
 
 def parse_command_line(argv: Sequence[str]) -> Settings | Exit:
@@ -88,6 +108,18 @@ def parse_command_line(argv: Sequence[str]) -> Settings | Exit:
     except ConfigError as error:
         return _failed(flags, (), f"failed complete: {error}", None)
     return _check(flags, loaded)
+
+
+def with_content(settings: Settings, content: bytes) -> Settings:
+    """Return the settings with this content of the configuration file and the same flags.
+
+    Raises ConfigError with the text with which the command would fail.
+    """
+    loaded = load_content(settings.flags, content)
+    problem = _logging_problem(loaded) or _problem(settings.flags, loaded)
+    if problem:
+        raise ConfigError(problem)
+    return _settings(settings.flags, loaded, _early_entries(loaded))
 
 
 def _early_exit(flags: ParsedFlags) -> Exit | None:
@@ -108,17 +140,30 @@ def _early_exit(flags: ParsedFlags) -> Exit | None:
 
 def _check(flags: ParsedFlags, loaded: Loaded) -> Settings | Exit:
     """Validate the logging options, then everything else."""
-    early = tuple(_entry(note.message, note.values) for note in loaded.notes)
+    early = _early_entries(loaded)
+    problem = _logging_problem(loaded)
+    if problem:
+        return _failed(flags, early, problem, None)
+    problem = _problem(flags, loaded)
+    if problem:
+        return _failed(flags, early, problem, log_options(loaded.config.logging))
+    return _settings(flags, loaded, early)
+
+
+def _early_entries(loaded: Loaded) -> tuple[Entry, ...]:
+    return tuple(_entry(note.message, note.values) for note in loaded.notes)
+
+
+def _logging_problem(loaded: Loaded) -> str:
     errors = list(validate_logging(loaded.config.logging, loaded.gates))
-    if errors:
-        return _failed(flags, early, f"initialize logging: {join_errors(errors)}", None)
+    return f"initialize logging: {join_errors(errors)}" if errors else ""
+
+
+def _problem(flags: ParsedFlags, loaded: Loaded) -> str:
     errors = validate(loaded.config)
     if not errors and not flags.text("write-config-to") and not flags.is_set("cleanup"):
         errors = unrunnable(loaded.config)
-    if errors:
-        text = f"failed validate: {join_errors(errors)}"
-        return _failed(flags, early, text, log_options(loaded.config.logging))
-    return _settings(flags, loaded, early)
+    return f"failed validate: {join_errors(errors)}" if errors else ""
 
 
 def _settings(flags: ParsedFlags, loaded: Loaded, early: tuple[Entry, ...]) -> Settings:
@@ -127,6 +172,7 @@ def _settings(flags: ParsedFlags, loaded: Loaded, early: tuple[Entry, ...]) -> S
         config=loaded.config,
         extensions=loaded.extensions,
         gates=loaded.gates,
+        flags=flags,
         version=version if version.startswith("v") else KUBERNETES_VERSION,
         master=flags.text("master"),
         config_file=flags.text("config"),
@@ -134,15 +180,35 @@ def _settings(flags: ParsedFlags, loaded: Loaded, early: tuple[Entry, ...]) -> S
         write_config_to=flags.text("write-config-to"),
         cleanup=flags.is_set("cleanup"),
         init_only=flags.is_set("init-only"),
-        flag_values=flags.formatted(),
+        flag_values=_completed_flags(flags, loaded),
         notices=flags.notices,
         early=early,
     )
 
 
+def _completed_flags(flags: ParsedFlags, loaded: Loaded) -> dict[str, str]:
+    """Return all flags as text. Without a file, defaults have been filled in for some of them.
+
+    Upstream's flags share their memory with the configuration, and show it.
+    """
+    values = flags.formatted()
+    if loaded.config_content is not None:
+        return values
+    config = loaded.config
+    return values | {
+        "proxy-mode": config.mode,
+        "detect-local-mode": config.detect_local_mode,
+        "nodeport-addresses": kinds.STRINGS.format(config.node_port_addresses or ()),
+        "healthz-bind-address": config.healthz_bind_address,
+        "metrics-bind-address": config.metrics_bind_address,
+    }
+
+
 def start_logging(settings: Settings) -> None:
     """Write the messages from before logging was set up, set it up, and log the flags (`-v1`)."""
-    sys.stderr.write(_lines(settings.notices))
+    # The disk of the log may be full. The proxy goes on without it.
+    with contextlib.suppress(OSError):
+        sys.stderr.write(_lines(settings.notices))
     setup_logging(LogOptions())
     for entry in settings.early:
         write_entry(entry)
@@ -168,12 +234,11 @@ def log_options(logging: LoggingConfiguration) -> LogOptions:
 def raw_version() -> str:
     """Return build information in the form of `--version=raw`.
 
-    Python stands where upstream names its Go version and compiler.
+    Python stands where upstream names its Go version and compiler; our own version is the last.
     """
     import platform
 
     major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".", 2)
-    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     fields = {
         "Major": major,
         "Minor": minor,
@@ -182,12 +247,13 @@ def raw_version() -> str:
         "MinCompatibilityMajor": major,
         "MinCompatibilityMinor": str(int(minor) - 1),
         "GitVersion": KUBERNETES_VERSION,
-        "GitCommit": "",
-        "GitTreeState": "",
+        "GitCommit": COMMIT,
+        "GitTreeState": TREE_STATE,
         "BuildDate": "1970-01-01T00:00:00Z",
         "GoVersion": f"python{platform.python_version()}",
         "Compiler": platform.python_implementation().lower(),
-        "Platform": f"{sys.platform}/{machine}",
+        "Platform": go_platform(sys.platform, platform.machine()),
+        "Distribution": DISTRIBUTION,
     }
     return "version.Info{" + ", ".join(f"{k}:{quote(v)}" for k, v in fields.items()) + "}"
 

@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from kubeproxy.config.document import json_type, read_document
+from kubeproxy.config.document import Number, json_text, json_type, read_document
 from kubeproxy.config.types import (
     FlushFrequency,
     FormatOptions,
@@ -24,9 +24,10 @@ from kubeproxy.config.types import (
 )
 from kubeproxy.errors import ConfigError
 from kubeproxy.go.duration import Duration, parse_duration
-from kubeproxy.go.floats import format_json_number
+from kubeproxy.go.floats import parse_float32
 from kubeproxy.go.quantity import Quantity, parse_quantity
 from kubeproxy.go.quoting import quote
+from kubeproxy.go.text import parse_digits
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 # Absent from a file these are empty, not the flags' defaults: `defaults` derives them from
@@ -184,19 +185,29 @@ def _read_integer(item: object, place: _Place, go: str = "") -> int:
     """Read an int32, or a uint32 for verbosity. The error shows a fraction or excess value."""
     wanted = go or "int32"
     lowest, highest = (0, (1 << 32) - 1) if go else (-(1 << 31), (1 << 31) - 1)
-    if isinstance(item, bool) or not isinstance(item, int | float):
+    if not isinstance(item, Number):
         raise place.mismatch(json_type(item), wanted)
-    if isinstance(item, float) or not lowest <= item <= highest:
-        raise place.mismatch(f"number {format_json_number(item)}", wanted)
-    return item
+    value = _integer(item)
+    if value is None or not lowest <= value <= highest:
+        raise place.mismatch(f"number {item.literal}", wanted)
+    return value
+
+
+def _integer(number: Number) -> int | None:
+    """Return the value of an integer literal, or None if it has a fraction or an exponent."""
+    digits = number.literal.removeprefix("-")
+    if not digits.isdigit():
+        return None
+    return -parse_digits(digits) if number.literal.startswith("-") else parse_digits(digits)
 
 
 def _read_float(item: object, place: _Place, _go: str = "") -> float:
-    if isinstance(item, bool) or not isinstance(item, int | float):
+    if not isinstance(item, Number):
         raise place.mismatch(json_type(item), "float32")
-    if abs(item) > 3.4028235677973366e38:
-        raise place.mismatch(f"number {format_json_number(item)}", "float32")
-    return float(item)
+    try:
+        return parse_float32(item.literal)
+    except ValueError:  # it does not fit
+        raise place.mismatch(f"number {item.literal}", "float32") from None
 
 
 def _read_duration(item: object, place: _Place, _go: str = "") -> Duration:
@@ -211,11 +222,11 @@ def _read_flush_frequency(item: object, place: _Place, _go: str = "") -> FlushFr
     """Read a duration text, or a number of nanoseconds."""
     if isinstance(item, str):
         return FlushFrequency(_read_duration(item, place))
-    if isinstance(item, int) and not isinstance(item, bool):
-        return FlushFrequency(Duration(item), is_number=True)
-    found, literal = json_type(item), msgspec.json.encode(item).decode()
-    if isinstance(item, float):
-        literal = format_json_number(item)
+    found, literal = json_type(item), json_text(item)
+    if isinstance(item, Number):
+        nanoseconds = _integer(item)
+        if nanoseconds is not None and -(1 << 63) <= nanoseconds < 1 << 63:
+            return FlushFrequency(Duration(nanoseconds), is_number=True)
         found = f"number {literal}"
     raise ConfigError(
         f"invalid duration {quote(literal)}: json: cannot unmarshal {found} into "
@@ -224,7 +235,8 @@ def _read_flush_frequency(item: object, place: _Place, _go: str = "") -> FlushFr
 
 
 def _read_quantity(item: object, _place: _Place, _go: str = "") -> Quantity:
-    text = item if isinstance(item, str) else msgspec.json.encode(item).decode()
+    # Upstream looks at the JSON, where an escape such as \t stays what it is.
+    text = json_text(item).removeprefix('"').removesuffix('"')
     try:
         return parse_quantity(text.strip())
     except ValueError as error:

@@ -1,7 +1,9 @@
 """The text of a configuration file → plain data of the right kind and version.
 
-Upstream recognises JSON by its opening brace and reads everything else as YAML. Duplicate fields do
-not stop it: the last one wins, and each is returned as a strict problem. What the fields mean is
+Upstream recognises JSON by its opening brace and reads everything else as YAML, which it turns into
+JSON first. So a number is a JSON literal here, as written or as Go would write what YAML says:
+`1e2` is no integer in a JSON file, and one in a YAML file, where it becomes `100`. Duplicate fields
+do not stop it: the last one wins, and each is returned as a strict problem. What the fields mean is
 left to `decode`.
 """
 
@@ -13,6 +15,7 @@ import msgspec
 
 from kubeproxy.config.types import API_VERSION, KIND
 from kubeproxy.errors import ConfigError
+from kubeproxy.go.floats import format_json_number
 from kubeproxy.go.quoting import quote
 from kubeproxy.go.yaml import YamlError, parse_yaml
 
@@ -21,6 +24,15 @@ _KIND_STRUCT = (
     r'struct { APIVersion string "json:\"apiVersion,omitempty\""; '
     r'Kind string "json:\"kind,omitempty\"" }'
 )
+
+
+class Number:
+    """A number as JSON has it. A plain class: msgspec would encode a struct field by field."""
+
+    __slots__ = ("literal",)
+
+    def __init__(self, literal: str) -> None:
+        self.literal = literal
 
 
 class RawConfig(msgspec.Struct, frozen=True):
@@ -48,9 +60,7 @@ def _read_yaml(text: str, problems: list[str]) -> dict[str, object]:
     if document.duplicates:
         lines = "".join(f"\n  {line}" for line in document.duplicates)
         problems.append(f"yaml: unmarshal errors:{lines}")
-    # Upstream turns YAML into JSON with sorted keys before it decodes, so its errors come in that
-    # order.
-    return _sorted(_top(document.value))
+    return _top(_as_json(document.value))
 
 
 def _read_json(text: str, problems: list[str]) -> dict[str, object]:
@@ -60,7 +70,13 @@ def _read_json(text: str, problems: list[str]) -> dict[str, object]:
         """An object before duplicates are dropped."""
 
     try:
-        value = json.loads(text, object_pairs_hook=Pairs, parse_constant=_refuse_constant)
+        value = json.loads(
+            text,
+            object_pairs_hook=Pairs,
+            parse_constant=_refuse_constant,
+            parse_int=Number,
+            parse_float=Number,
+        )
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"couldn't get version/kind; json parse error: {error}") from None
 
@@ -94,11 +110,15 @@ def _top(value: object) -> dict[str, object]:
     return value
 
 
-def _sorted(value: dict[str, object]) -> dict[str, object]:
-    return {
-        name: _sorted(item) if isinstance(item, dict) else item
-        for name, item in sorted(value.items())
-    }
+def _as_json(value: object) -> object:
+    """Return what YAML says as JSON. Its keys are sorted: errors come in that order."""
+    if isinstance(value, dict):
+        return {name: _as_json(item) for name, item in sorted(value.items())}
+    if isinstance(value, list):
+        return [_as_json(item) for item in value]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Number(format_json_number(value))
+    return value
 
 
 def _check_kind(raw: Mapping[str, object], text: str) -> None:
@@ -129,8 +149,18 @@ def json_type(value: object) -> str:
     """Name the JSON type of a value as `encoding/json` does in its errors."""
     if isinstance(value, bool):
         return "bool"
-    if isinstance(value, int | float):
+    if isinstance(value, Number):
         return "number"
     if isinstance(value, str):
         return "string"
     return "array" if isinstance(value, list) else "object"
+
+
+def json_text(value: object) -> str:
+    """Return a value as JSON."""
+    return msgspec.json.encode(value, enc_hook=_encode_number).decode()
+
+
+def _encode_number(value: object) -> msgspec.Raw:
+    assert isinstance(value, Number)
+    return msgspec.Raw(value.literal.encode())

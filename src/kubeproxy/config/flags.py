@@ -176,6 +176,8 @@ EXTENSION_FLAGS = (
     _flag("proxy-port-range", kinds.PORT_RANGE, EXTENSIONS, "In userspace mode, ports for the proxy's own listeners, as from-to or base+size; empty: any free port.", with_config=True),
     _flag("udp-timeout", kinds.DURATION, EXTENSIONS, "In userspace mode, how long an idle UDP client is remembered.", default=_seconds(0.25), with_config=True),
     _flag("xtables-lock-timeout", kinds.DURATION, EXTENSIONS, "How long to wait for another program that holds the iptables lock.", default=_seconds(5), with_config=True),
+    _flag("iptables-variant", kinds.IPTABLES_VARIANT, EXTENSIONS, "Which iptables to program: 'nft', 'legacy', or 'auto' for the one the node uses: that with the kubelet's hint chain, else that with more rules, else the default.", default="auto", with_config=True),
+    _flag("config-restart-jitter", kinds.DURATION, EXTENSIONS, "The longest delay between a change of the configuration file and the restart it causes. Each proxy chooses its own at random, so that not all restart at once.", default=_seconds(30), with_config=True),
 )
 # fmt: on
 

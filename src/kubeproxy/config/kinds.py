@@ -7,7 +7,6 @@ Which flag has which kind is in `flags`, the spelling of Go's scalars in `kubepr
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Mapping
 
@@ -15,12 +14,13 @@ import msgspec
 
 from kubeproxy.config.types import VModuleItem
 from kubeproxy.facts.address import parse_ip
+from kubeproxy.go.csv import format_record, parse_record
 from kubeproxy.go.duration import Duration, format_duration, parse_duration
-from kubeproxy.go.floats import format_float, parse_float32
+from kubeproxy.go.floats import format_general, parse_float32
 from kubeproxy.go.hostport import split_host_port
 from kubeproxy.go.quantity import Quantity, parse_quantity
 from kubeproxy.go.quoting import quote
-from kubeproxy.go.text import format_bool, parse_bool, parse_int32, parse_uint31
+from kubeproxy.go.text import format_bool, parse_bool, parse_digits, parse_int32, parse_uint31
 from kubeproxy.version import KUBERNETES_VERSION
 
 Value = (
@@ -66,7 +66,7 @@ def _format_bool(value: Value) -> str:
 
 def _format_float(value: Value) -> str:
     assert isinstance(value, float)
-    return format_float(value)
+    return format_general(value)
 
 
 def _format_duration(value: Value) -> str:
@@ -91,7 +91,7 @@ def _parse_endpoint(text: str) -> Value:
         raise ValueError(f"{shown} is not in a valid format (ip or ip:port): {error}") from None
     if parse_ip(host) is None:
         raise ValueError(f"{quote(host)} is not a valid IP address")
-    if not re.fullmatch(r"[0-9]+", port) or int(port) > 65535:
+    if not re.fullmatch(r"[0-9]+", port) or parse_digits(port) > 65535:
         raise ValueError(f"{quote(port)} is not a valid number")
     return text
 
@@ -99,22 +99,12 @@ def _parse_endpoint(text: str) -> Value:
 def _parse_list(text: str, earlier: Value | None) -> Value:
     """Parse comma-separated texts with CSV quoting. A repeated flag appends."""
     head = earlier if isinstance(earlier, tuple) else ()
-    try:
-        tail = tuple(next(csv.reader([text], strict=True))) if text else ()
-    except csv.Error as error:  # a stray quote or carriage return
-        raise ValueError(str(error)) from None
-    return tuple(str(item) for item in head) + tail
+    return tuple(str(item) for item in head) + (parse_record(text) if text else ())
 
 
 def _format_list(value: Value) -> str:
     assert isinstance(value, tuple)
-    return "[" + ",".join(_format_list_item(str(item)) for item in value) + "]"
-
-
-def _format_list_item(item: str) -> str:
-    if any(char in item for char in ',"\r\n') or item.startswith((" ", "\t")):
-        return '"' + item.replace('"', '""') + '"'
-    return item
+    return f"[{format_record(tuple(map(str, value)))}]"
 
 
 def _parse_bool_map(text: str, earlier: Value | None) -> Value:
@@ -194,6 +184,12 @@ def _parse_port_range(text: str) -> Value:
     return text
 
 
+def _parse_iptables_variant(text: str) -> Value:
+    if text not in ("auto", "nft", "legacy"):
+        raise ValueError(f"{quote(text)} is not a variant of iptables: use auto, nft or legacy")
+    return text
+
+
 STRING = FlagKind("string", "", _ignoring_earlier(_parse_text), str, is_quoted=True)
 PROXY_MODE = FlagKind("ProxyMode", "", _ignoring_earlier(_parse_text), str)
 LOCAL_MODE = FlagKind("LocalMode", "", _ignoring_earlier(_parse_text), str)
@@ -209,4 +205,5 @@ BOOL_MAP = FlagKind("mapStringBool", {}, _parse_bool_map, _format_bool_map)
 QUANTITY = FlagKind("quantity", Quantity(), _ignoring_earlier(parse_quantity), str)
 VMODULE = FlagKind("pattern=N,...", (), _parse_vmodule, _format_vmodule)
 VERSION = FlagKind("version[=true]", "false", _ignoring_earlier(_parse_version), str, bare="true")
+IPTABLES_VARIANT = FlagKind("variant", "auto", _ignoring_earlier(_parse_iptables_variant), str)
 PORT_RANGE = FlagKind("port-range", "", _ignoring_earlier(_parse_port_range), str)

@@ -9,7 +9,6 @@ Validation is left to `validate`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 
@@ -23,6 +22,10 @@ from kubeproxy.config.types import IPVS, KubeProxyConfiguration, Selected, selec
 from kubeproxy.errors import ConfigError
 from kubeproxy.go.duration import Duration
 from kubeproxy.go.text import format_os_error
+from kubeproxy.kernel.files import read_limited
+
+MOST_BYTES = 1 << 20
+"""As much as a ConfigMap may hold. A larger file is refused before it is parsed."""
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -46,7 +49,11 @@ class Loaded(msgspec.Struct, frozen=True):
 def load(flags: ParsedFlags) -> Loaded:
     """Return the effective settings. Raises ConfigError."""
     path = flags.text("config")
-    content = _read_file(path) if path else None
+    return load_content(flags, _read_file(path) if path else None)
+
+
+def load_content(flags: ParsedFlags, content: bytes | None) -> Loaded:
+    """Return the effective settings with this content of the configuration file, if any."""
     notes: list[Note] = []
     if content is None:
         config = config_from_flags(flags)
@@ -62,7 +69,7 @@ def load(flags: ParsedFlags) -> Loaded:
 
 def _read_file(path: str) -> bytes:
     try:
-        return Path(path).read_bytes()
+        return read_limited(path, MOST_BYTES)
     except OSError as error:
         # Go can open a directory and fails when it reads from it.
         verb = "read" if isinstance(error, IsADirectoryError) else "open"

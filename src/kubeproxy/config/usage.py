@@ -11,7 +11,7 @@ from kubeproxy.config.flags import ALL_FLAGS, Flag
 from kubeproxy.config.gates import describe_gates
 from kubeproxy.go.quoting import quote
 
-_DESCRIPTION = """\
+DESCRIPTION = """\
 The Kubernetes network proxy runs on each node. It makes the Services of the Kubernetes API
 reachable there: traffic to a cluster IP, node port, external IP or load-balancer IP is forwarded
 to one of the Service's endpoints (TCP, UDP and SCTP), by rules in the kernel. Without a cluster,
@@ -21,7 +21,7 @@ to one of the Service's endpoints (TCP, UDP and SCTP), by rules in the kernel. W
 
 def help_text() -> str:
     """Return the text of `--help`."""
-    return f"{_DESCRIPTION}\n{usage_text()}"
+    return f"{DESCRIPTION}\n{usage_text()}"
 
 
 def usage_text() -> str:

@@ -25,6 +25,7 @@ from kubeproxy.facts.address import parse_cidr, parse_ip
 from kubeproxy.go.duration import Duration
 from kubeproxy.go.hostport import split_host_port
 from kubeproxy.go.quoting import quote
+from kubeproxy.go.text import parse_digits
 from kubeproxy.version import KUBERNETES_VERSION
 
 ROOT = "KubeProxyConfiguration"
@@ -149,7 +150,8 @@ def _host_port(path: str, text: str) -> Iterator[FieldError]:
         return
     if parse_ip(host) is None:
         yield invalid(path, host, "must be a valid IP")
-    if not re.fullmatch(r"[+-]?[0-9]+", port) or not 1 <= int(port) <= 65535:
+    number = re.fullmatch(r"\+?([0-9]+)", port)
+    if number is None or not 1 <= parse_digits(number[1]) <= 65535:
         yield invalid(path, port, "must be a valid port")
 
 

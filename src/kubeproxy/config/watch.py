@@ -1,41 +1,67 @@
-"""Detects that the configuration file changed, so that the daemon can end and be restarted.
+"""Detects that the configuration file has another content, or cannot be read any more.
 
-The configuration is never reloaded: a supervisor starts the proxy again, with the new file. inotify
-reports every write, rename and removal in the directories the path leads through, so a file that is
-replaced by renaming another over it and a ConfigMap whose `..data` link is switched are detected
-too. A replacement with the same content is not a change, and neither are `touch` and `chmod`. A
-write in place always is one, even of the same bytes, as it is upstream.
+inotify reports every write, rename and removal in the directories the path leads through, so a file
+that is replaced by renaming another over it and a ConfigMap whose `..data` link is switched are
+detected too. Only the content counts: `touch`, `chmod`, a rewrite of the same bytes and a new
+directory with the same file are no change. inotify may be exhausted, or blind (a network file
+system), so the file is also looked at once a minute.
 
-`ConfigWatch.changed` waits for the first change and returns what it was. Ending the process is left
+`ConfigWatch.changed` waits for the next change and returns what is there now. What it means is left
 to the caller.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import errno
 import os
-from enum import Enum
+import stat
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from kubeproxy.kernel.inotify import EventMask, FileEvent, FileWatch
+from msgspec import Struct
 
-UPDATED = "content of the proxy server's configuration file was updated"
-"""The error with which the daemon ends because of a change."""
+from kubeproxy.config.load import MOST_BYTES
+from kubeproxy.errors import KernelError
+from kubeproxy.go.text import format_os_error
+from kubeproxy.kernel.files import read_regular
+from kubeproxy.kernel.inotify import EventMask, FileWatch
 
+SETTLE_SECONDS = 0.25
+"""A file is taken when two looks at this distance find the same: many programs write in pieces."""
+_MOST_LOOKS = 20
+POLL_SECONDS = 60.0
 _FILE_EVENTS = EventMask.MODIFY
-_DIRECTORY_EVENTS = EventMask.MOVED_FROM | EventMask.MOVED_TO | EventMask.CREATE | EventMask.DELETE
+_SELF_EVENTS = EventMask.DELETE_SELF | EventMask.MOVE_SELF
+_ENTRY_EVENTS = EventMask.MOVED_FROM | EventMask.MOVED_TO | EventMask.CREATE | EventMask.DELETE
 _MAX_LINKS = 40  # the kernel follows no more either
+_READING = (errno.EINVAL, errno.EFBIG, errno.EAGAIN, errno.EISDIR, errno.EIO)
 
 
-class FileChange(Enum):
-    """What happened to the file. Upstream notices only the first two."""
+class FileContent(Struct, frozen=True):
+    """What a path leads to: the bytes of a file, or why there are none."""
 
-    WRITTEN = "written in place"
-    RENAMED = "renamed away"
-    REPLACED = "replaced by another file"
-    SWITCHED = "a link on its path leads to another file"
-    DELETED = "deleted"
+    content: bytes | None
+    problem: str = ""
+
+
+def is_regular_file(path: str) -> bool:
+    """Is this a file that can be read more than once, or nothing at the moment? A pipe is not."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116 - one call, for its mode
+    except OSError:
+        return True
+
+
+def read_content(path: Path) -> FileContent:
+    """Read the file at once: a pipe or a device in its place is not waited for."""
+    try:
+        return FileContent(read_regular(path, MOST_BYTES))
+    except OSError as error:
+        verb = "read" if error.errno in _READING else "open"
+        return FileContent(None, f"{verb} {path}: {format_os_error(error)}")
 
 
 class ConfigWatch:
@@ -43,10 +69,11 @@ class ConfigWatch:
 
     def __init__(self, path: str | Path, content: bytes) -> None:
         self._path = Path(path)
-        self._content = content
-        self._watch = FileWatch()
-        self._identity: tuple[int, int] = (0, 0)
-        self._real = self._path
+        self._seen = FileContent(content)
+        try:
+            self._watch: FileWatch | None = FileWatch()
+        except KernelError:
+            self._watch = None
         self._arm()
 
     def __enter__(self) -> Self:
@@ -61,67 +88,81 @@ class ConfigWatch:
         self.close()
 
     def close(self) -> None:
-        self._watch.close()
+        if self._watch is not None:
+            self._watch.close()
 
-    async def changed(self) -> FileChange:
-        """Wait for a change and return it. One made since the file was read counts."""
-        change = self._compare(was_moved=False)
-        while change is None:
-            change = self._classify(await self._watch.wait())
-        return change
+    async def changed(self) -> FileContent:
+        """Wait until the file is not as it was last seen, and return it."""
+        while (found := self.look()) == self._seen:
+            await self._event()
+        self._seen = await self._settled(found)
+        return self._seen
 
-    def take(self) -> FileChange | None:
-        """Return the change that the waiting inotify events amount to, or None."""
-        return self._classify(self._watch.take())
+    async def _event(self) -> None:
+        """Wait until something happened in the directories, for a minute at most."""
+        if self._watch is None:
+            await asyncio.sleep(POLL_SECONDS)
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._watch.wait(), POLL_SECONDS)
 
-    def _classify(self, events: list[FileEvent]) -> FileChange | None:
-        # IGNORED only follows the removal of a watch, which has its own event.
-        masks = [event.mask for event in events if not event.mask & EventMask.IGNORED]
-        if any(mask & EventMask.MODIFY for mask in masks):
-            return FileChange.WRITTEN
-        was_moved = any(mask & EventMask.MOVED_FROM for mask in masks)
-        return self._compare(was_moved=was_moved) if masks else None
+    def look(self) -> FileContent:
+        """Return what is there now. Watches follow the path if it leads elsewhere."""
+        self._arm()
+        return read_content(self._path)
 
-    def _compare(self, *, was_moved: bool) -> FileChange | None:
-        """Compare what the path leads to now with what was read. Return the change, or None."""
-        try:
-            content = self._path.read_bytes()
-            found = self._path.stat()
-        except OSError:
-            return FileChange.RENAMED if was_moved else FileChange.DELETED
-        same_file = (found.st_dev, found.st_ino) == self._identity
-        same_place = self._path.resolve() == self._real
-        if content == self._content:
-            if not (same_file and same_place):
-                self._arm()  # the old watches are on a file that nothing points to any more
-            return None
-        if not same_place:
-            return FileChange.SWITCHED
-        return FileChange.WRITTEN if same_file else FileChange.REPLACED
+    async def _settled(self, found: FileContent) -> FileContent:
+        """Look again until the content stays, for some seconds at most."""
+        for _ in range(_MOST_LOOKS):
+            await asyncio.sleep(SETTLE_SECONDS)
+            before, found = found, self.look()
+            if found == before:
+                break
+        return found
 
     def _arm(self) -> None:
-        """Watch the file and every directory on the way to it. Raises KernelError."""
-        for directory in _directories(self._path):
-            self._watch.add(directory, _DIRECTORY_EVENTS)
-        self._watch.add(self._path, _FILE_EVENTS)
-        found = self._path.stat()
-        self._identity = (found.st_dev, found.st_ino)
-        self._real = self._path.resolve()
+        """Watch the file and every directory on the way to it, as far as they can be watched."""
+        if self._watch is None:
+            return
+        for path, mask in {**_directories(self._path), self._path: _FILE_EVENTS}.items():
+            with contextlib.suppress(KernelError):  # it vanished, or the limit is reached
+                self._watch.add(path, mask)
 
 
-def _directories(path: Path) -> list[Path]:
-    """Return the directories whose entries decide where the path leads: its own, and links'."""
-    found: list[Path] = []
+def _directories(path: Path) -> dict[Path, EventMask]:
+    """Return the directories that decide where the path leads, and which events of each matter.
+
+    Entries matter in the file's own directory and where a link stands. A directory above matters
+    when it is moved or removed itself; what else happens in it (in /tmp, say) does not.
+    """
+    found: dict[Path, EventMask] = {}
     pending = [Path.cwd() / path]
     for _ in range(_MAX_LINKS):
         if not pending:
             break
         current = pending.pop()
-        found.append(current.parent)
+        with_entries = {_nearest(current.parent)}
         for step in (current, *current.parents):
-            if step.is_symlink():
-                target = Path(os.path.normpath(step.parent / step.readlink()))
-                found.append(step.parent)
+            target = _link_target(step)
+            if target is not None:
+                with_entries.add(_nearest(step.parent))
                 pending.append(target / current.relative_to(step))
                 break
-    return list(dict.fromkeys(directory for directory in found if directory.is_dir()))
+        for place in current.parents:
+            found.setdefault(place, _SELF_EVENTS)
+        found |= dict.fromkeys(with_entries, _SELF_EVENTS | _ENTRY_EVENTS)
+    return found
+
+
+def _link_target(step: Path) -> Path | None:
+    """Return where a link leads, or None for what is no link."""
+    try:
+        return Path(os.path.normpath(step.parent / step.readlink()))
+    except OSError:
+        return None
+
+
+def _nearest(directory: Path) -> Path:
+    """Return the directory, or the first one above it that exists: there it may come back."""
+    places = (directory, *directory.parents)
+    return next((p for p in places if os.path.isdir(p)), places[-1])  # noqa: PTH112 - never raises
