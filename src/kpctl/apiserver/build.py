@@ -1,9 +1,9 @@
 """Builds etcd, kube-apiserver, kubectl and upstream's kube-proxy with Go, once per machine.
 
 The sources come from the Go module proxy that the machine is configured for; only module names and
-the Kubernetes version are written here. Binaries are kept outside the tree, in the user's cache
-directory, so that later runs start at once. Building takes some minutes. Where it is not possible,
-`NoGo` names the reason.
+versions are written here. Programs of older Kubernetes releases are built on request. Binaries are
+kept outside the tree, in the user's cache directory, so that later runs start at once. Building
+takes some minutes. Where it is not possible, `NoGo` names the reason.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,14 +43,24 @@ class NoGo(Exception):
     """The programs cannot be built on this machine, for the reason in the text."""
 
 
-def cache_folder() -> Path:
+def cache_folder(version: str) -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "kubeproxy-tests" / KUBERNETES_VERSION
+    return Path(base) / "kubeproxy-tests" / version
 
 
-def built(program: str) -> Path:
+def built(program: str, version: str = KUBERNETES_VERSION) -> Path:
     """Return the path of a program, and build it first if needed. Raises `NoGo`."""
-    folder = cache_folder()
+    return build_once(version, program, lambda folder: _build(folder, program, version))
+
+
+def is_built(program: str, version: str) -> bool:
+    """Is the program of a release in the cache already?"""
+    return (cache_folder(version) / "bin" / program).exists()
+
+
+def build_once(version: str, program: str, build: Callable[[Path], None]) -> Path:
+    """Return `bin/program` in the cache of a version; `build` makes it if needed. Raises `NoGo`."""
+    folder = cache_folder(version)
     binary = folder / "bin" / program
     if binary.exists():
         return binary
@@ -59,7 +69,7 @@ def built(program: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "lock"):
         if not binary.exists():
-            _build(folder, program)
+            build(folder)
     return binary
 
 
@@ -71,54 +81,55 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _build(folder: Path, program: str) -> None:
+def _build(folder: Path, program: str, version: str) -> None:
     source = folder / "src"
     (source / "etcd").mkdir(parents=True, exist_ok=True)
     (source / "etcd" / "main.go").write_text(_ETCD_MAIN)
     if not (source / "go.mod").exists():
-        (source / "go.mod").write_text(_module_file(folder))
+        (source / "go.mod").write_text(_module_file(folder, version))
     unfinished = folder / "bin" / f".{program}"
-    _go(
+    run_go(
         source,
-        *("build", "-mod=mod", "-p", "1", "-trimpath", "-ldflags", _linker_flags()),
+        *("build", "-mod=mod", "-p", "1", "-trimpath", "-ldflags", _linker_flags(version)),
         *("-o", str(unfinished), _PACKAGES[program]),
     )
     unfinished.rename(folder / "bin" / program)
 
 
-def _module_file(folder: Path) -> str:
+def _module_file(folder: Path, version: str) -> str:
     """Return a go.mod that requires Kubernetes, its staging modules mapped to their releases."""
-    downloaded = _go(folder, "mod", "download", "-json", f"{_MODULE}@{KUBERNETES_VERSION}")
-    described = _go(folder, "mod", "edit", "-json", json.loads(downloaded)["GoMod"])
+    downloaded = run_go(folder, "mod", "download", "-json", f"{_MODULE}@{version}")
+    described = run_go(folder, "mod", "edit", "-json", json.loads(downloaded)["GoMod"])
     upstream = json.loads(described)
     etcd = next(r["Version"] for r in upstream["Require"] if r["Path"] == _ETCD_MODULE)
-    staged = KUBERNETES_VERSION.replace("v1.", "v0.", 1)
+    staged = version.replace("v1.", "v0.", 1)
     replaced = [entry["Old"]["Path"] for entry in upstream["Replace"]]
     lines = [
         "module kubeproxytests",
         f"go {upstream['Go']}",
-        f"require {_MODULE} {KUBERNETES_VERSION}",
+        f"require {_MODULE} {version}",
         f"require {_ETCD_MODULE} {etcd}",
         *(f"replace {path} => {path} {staged}" for path in replaced),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _linker_flags() -> str:
+def _linker_flags(version: str) -> str:
     """Return the flags that give the programs the version of a release build."""
-    _, minor, _ = KUBERNETES_VERSION.split(".")
-    stamps = {"gitVersion": KUBERNETES_VERSION, "gitMajor": "1", "gitMinor": minor}
+    _, minor, _ = version.split(".")
+    stamps = {"gitVersion": version, "gitMajor": "1", "gitMinor": minor}
     words = ["-s", "-w"]
     for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
         words += [f"-X {package}.{name}={value}" for name, value in stamps.items()]
     return " ".join(words)
 
 
-def _go(folder: Path, *arguments: str) -> str:
+def run_go(folder: Path, *arguments: str, **environment: str) -> str:
+    """Run the go command in a folder. Return what it prints. Raises `NoGo` if it fails."""
     done = subprocess.run(
         ["nice", "-n", "10", "go", *arguments],
         cwd=folder,
-        env={**os.environ, "CGO_ENABLED": "0"},
+        env={**os.environ, "CGO_ENABLED": "0", **environment},
         capture_output=True,
         text=True,
         check=False,

@@ -18,6 +18,7 @@ from urllib.request import Request, urlopen
 from kpctl.apiserver.build import built
 from kpctl.apiserver.pki import Pki, make_authority, openssl
 from kubeproxy.api.auth.access import Access, Tls
+from kubeproxy.version import KUBERNETES_VERSION
 
 ADMIN_TOKEN = "admin-token"
 NOBODY_TOKEN = "nobody-token"
@@ -37,9 +38,11 @@ class RealApiServer:
         service_cidrs: str | None = None,
         address: str = "127.0.0.1",
         etcd: Path | None = None,
+        version: str = KUBERNETES_VERSION,
     ) -> None:
         """Make the credentials. `etcd` is a program to use instead of the built one."""
         self.folder = folder
+        self._version = version
         self._address = address
         self._etcd = etcd
         self._prefix = tuple(prefix)
@@ -147,7 +150,8 @@ class RealApiServer:
         self._running = {}
 
     def _run(self, name: str, *arguments: str) -> None:
-        program = (self._etcd or built("etcd")) if name == "etcd" else built("kube-apiserver")
+        is_etcd = name == "etcd"
+        program = self._etcd or built(name) if is_etcd else built("kube-apiserver", self._version)
         with (self.folder / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
                 [*self._prefix, "setpriv", "--pdeathsig", "KILL", str(program), *arguments],

@@ -1,4 +1,4 @@
-"""The manifests under deploy/, applied to a real API server with RBAC switched on."""
+"""The ClusterRole under deploy/base against the requests that are really made, with RBAC on."""
 
 from __future__ import annotations
 
@@ -10,40 +10,24 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
+from tests.support.kubectl import Kubectl
 from tests.support.recorded import RecordedRequests
 
-from kpctl.apiserver.admin import NODES, ApiAdmin, Json, admin_of
+from kpctl.apiserver.admin import NODES, ApiAdmin, admin_of
 from kpctl.apiserver.real import RealApiServer
 from kubeproxy.api.api_server import ApiEventPoster, ApiServerSource
 from kubeproxy.api.auth.access import Access
-from kubeproxy.api.auth.kubeconfig import access_from, merge, parse_kubeconfig
 from kubeproxy.api.client import Client, ClientSettings, Reply, connect
 from kubeproxy.api.events import EventRequest
 from kubeproxy.api.node import NodeFinder
 from kubeproxy.api.reflector import ReflectorSettings
 from kubeproxy.api.source import Event, Kind, Synced
 from kubeproxy.api.transport import Request, Response
-from kubeproxy.config.command import Settings, parse_command_line
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
-COLLECTIONS = {
-    "ServiceAccount": "/api/v1/namespaces/kube-system/serviceaccounts",
-    "ConfigMap": "/api/v1/namespaces/kube-system/configmaps",
-    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-    "DaemonSet": "/apis/apps/v1/namespaces/kube-system/daemonsets",
-}
+BASE = Path(__file__).parents[3] / "deploy/base"
+TOKEN = "/api/v1/namespaces/kube-system/serviceaccounts/kube-proxy/token"
 Grant = tuple[str, str, str]
 Until = Callable[[Callable[[], object]], "asyncio.Future[None]"]
-
-
-def manifests() -> Iterator[Json]:
-    for path in sorted(DEPLOY.glob("*.yaml")):
-        yield from yaml.safe_load_all(path.read_text())
-
-
-def manifest(kind: str) -> Json:
-    return next(item for item in manifests() if item["kind"] == kind)
 
 
 class Rule(msgspec.Struct, rename="camel"):
@@ -54,7 +38,9 @@ class Rule(msgspec.Struct, rename="camel"):
 
 def granted() -> set[Grant]:
     """(verb, group, resource) of the ClusterRole."""
-    rules = msgspec.convert(manifest("ClusterRole")["rules"], list[Rule])
+    objects = yaml.safe_load_all((BASE / "rbac.yaml").read_text())
+    (role,) = (item for item in objects if item["kind"] == "ClusterRole")
+    rules = msgspec.convert(role["rules"], list[Rule])
     return {
         (verb, group, resource)
         for rule in rules
@@ -105,23 +91,16 @@ class Inbox:
 
 
 @pytest.fixture
-async def applied(real: RealApiServer) -> AsyncIterator[ApiAdmin]:
-    """Everything under deploy/ exists, and is removed again."""
+async def applied(real: RealApiServer, kubectl: Kubectl) -> AsyncIterator[ApiAdmin]:
+    """Everything under deploy/base exists, and is removed again."""
+    kubectl("apply", "-k", str(BASE))
     async with admin_of(real.access()) as admin:
-        for item in manifests():
-            await admin.create(COLLECTIONS[str(item["kind"])], item)
-        try:
-            yield admin
-        finally:
-            for item in manifests():
-                metadata = item["metadata"]
-                assert isinstance(metadata, dict)
-                await admin.delete(f"{COLLECTIONS[str(item['kind'])]}/{metadata['name']}")
+        yield admin
+    kubectl("delete", "-k", str(BASE))
 
 
 async def token_of(admin: ApiAdmin) -> str:
-    path = f"{COLLECTIONS['ServiceAccount']}/kube-proxy/token"
-    status = (await admin.create(path, {"spec": {}}))["status"]
+    status = (await admin.create(TOKEN, {"spec": {}}))["status"]
     assert isinstance(status, dict)
     return str(status["token"])
 
@@ -170,41 +149,3 @@ def event_requests() -> Iterator[EventRequest]:
     series = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:01.000000Z"}}
     yield EventRequest("POST", "default", "deployed.1", msgspec.json.encode(event))
     yield EventRequest("PATCH", "default", "deployed.1", msgspec.json.encode(series))
-
-
-def test_the_configuration_is_accepted_and_points_to_its_kubeconfig(tmp_path: Path) -> None:
-    data = manifest("ConfigMap")["data"]
-    assert isinstance(data, dict)
-    (tmp_path / "config.conf").write_text(data["config.conf"])
-    settings = parse_command_line(["--config", str(tmp_path / "config.conf")])
-    assert isinstance(settings, Settings)
-    assert settings.config.mode == "nftables"
-    mount = "/var/lib/kube-proxy"
-    assert settings.config.client_connection.kubeconfig == f"{mount}/kubeconfig.conf"
-    assert f"mountPath: {mount}\n" in (DEPLOY / "daemonset.yaml").read_text()
-
-
-def test_the_kubeconfig_uses_the_rotating_token(tmp_path: Path) -> None:
-    data = manifest("ConfigMap")["data"]
-    assert isinstance(data, dict)
-    ca = tmp_path / "ca.crt"
-    ca.write_text("")
-    account = "/var/run/secrets/kubernetes.io/serviceaccount"
-    text = data["kubeconfig.conf"].replace(f"{account}/ca.crt", str(ca))
-    access = access_from(merge([parse_kubeconfig(text.encode())]))
-    assert access.token_file == f"{account}/token"
-    assert access.server == "https://CONTROL_PLANE_ADDRESS:6443"
-
-
-def test_the_pods_use_the_account_that_has_the_role() -> None:
-    account, subject = manifest("ServiceAccount"), manifest("ClusterRoleBinding")["subjects"]
-    metadata = account["metadata"]
-    assert isinstance(metadata, dict)
-    wanted = {
-        "kind": "ServiceAccount",
-        "name": metadata["name"],
-        "namespace": metadata["namespace"],
-    }
-    assert subject == [wanted]
-    text = (DEPLOY / "daemonset.yaml").read_text()
-    assert f"serviceAccountName: {metadata['name']}\n" in text
