@@ -2,7 +2,8 @@
 #   make demo        a small cluster of network namespaces, real traffic (MODE=iptables picks a mode)
 #   make test        all tests        make check       formatting, lint, types, layers
 #   make test-kernel kernel tests     make test-api    tests against a real API server
-#   make bench       the benchmarks
+#   make bench       the benchmarks   make docs        the documentation as a site
+#   make image       an OCI image     make zipapp, deb, dist   one file; a Debian package; wheel and sdist
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -10,18 +11,33 @@ BIN := $(VENV)/bin
 MODE ?= nftables
 PYTEST := $(BIN)/pytest
 
+# ARCH=arm64 builds for another machine. Packages come from where this machine's apt and pip are
+# configured to get them, or APT_SOURCE=FILE (sources of apt), PIP_OPTIONS="PIP_INDEX_URL=…".
+ARCH ?= amd64
+APT_SOURCE ?=
+PIP_OPTIONS ?=
+PIP := $(PIP_OPTIONS) $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PACK := $(PIP_OPTIONS) $(BIN)/python -m scripts.pack
+
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo check format test test-fast test-kernel test-api bench requirements clean
+.PHONY: help setup packages demo-packages demo check format test test-fast test-kernel test-api test-versions test-image \
+	docs reference recording image image-twice zipapp deb dist bench requirements clean
 
 help:
-	@sed -n '2,5p' Makefile | cut -c3-
+	@sed -n '2,6p' Makefile | cut -c3-
 
-# The stamp is newer than the pinned requirements exactly when the environment holds them.
-$(VENV)/stamp: requirements/dev.txt pyproject.toml
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(PYTHON) -m venv $(VENV)
+
+# A stamp is newer than the pinned requirements exactly when the environment holds them.
+$(VENV)/runtime: requirements/runtime.txt | $(BIN)/python
+	$(PIP) --require-hashes -r $<
+	touch $@
+
+$(VENV)/stamp: requirements/dev.txt requirements/docs.txt pyproject.toml | $(BIN)/python
+	$(PIP) --require-hashes -r requirements/dev.txt -r requirements/docs.txt
+	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
 # Bytecode as an installation has it, even where Python is told not to write any by itself:
@@ -31,10 +47,14 @@ setup: $(VENV)/stamp
 
 # Debian packages the lab and the kernel tests use; installed when root and missing.
 packages:
-	@sh scripts/packages.sh
+	@PYTHON=$(PYTHON) sh scripts/packages.sh test
 
-demo: setup packages
-	$(BIN)/kpctl demo --mode $(MODE)
+# The demo runs from the source and fetches nothing but what it uses.
+demo-packages:
+	@PYTHON=$(PYTHON) sh scripts/packages.sh demo
+
+demo: demo-packages $(VENV)/runtime
+	PYTHONPATH=src $(BIN)/python -c 'from kpctl.cli import main; main()' demo --mode $(MODE)
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -46,26 +66,67 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: setup packages
-	$(PYTEST)
+# What people can get is built and run by test-image: that takes minutes and a package source.
+test: packages setup
+	$(PYTEST) -m "not image"
 
 # The quick part: no root, no kernel, no API server.
 test-fast: setup
-	$(PYTEST) -m "not kernel and not api and not uml"
+	$(PYTEST) -m "not kernel and not api and not uml and not image"
 
-test-kernel: setup packages
+test-kernel: packages setup
 	$(PYTEST) -m "kernel or uml"
 
-test-api: setup packages
+test-api: packages setup
 	$(PYTEST) -m api
 
-bench: setup packages
+# Against older API servers; builds them with Go first, which takes many minutes, once per machine.
+# `make test` runs the same for those that are built already.
+test-versions: packages setup
+	KUBEPROXY_BUILD_VERSIONS=1 $(PYTEST) -m versions
+
+# The documentation as a site in build/site. Pages made by code are committed; a test compares them
+# with what `make reference` writes. The variable silences an announcement of the theme.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+reference: setup
+	$(BIN)/python -m scripts.docs
+
+# The demo as a picture, docs/demo.svg; MODE picks the mode. Needs root.
+recording: setup
+	$(BIN)/python -m scripts.docs.recording $(MODE)
+
+bench: packages setup
 	$(BIN)/kpctl bench
+
+image: setup
+	$(PACK).image --architecture=$(ARCH) $(if $(APT_SOURCE),--apt-source=$(APT_SOURCE))
+
+# The proof that one commit gives one digest.
+image-twice: setup
+	$(PACK).image --output=build/again --architecture=$(ARCH) $(if $(APT_SOURCE),--apt-source=$(APT_SOURCE))
+	$(PACK).image --architecture=$(ARCH) $(if $(APT_SOURCE),--apt-source=$(APT_SOURCE))
+	cmp build/*-$(ARCH).digest build/again/*-$(ARCH).digest
+
+zipapp: setup
+	$(PACK).onefile
+
+deb: setup
+	$(PACK).deb --architecture=$(ARCH)
+
+dist: setup
+	$(PACK).distributions
+
+# Everything people can get, built and run.
+test-image: packages setup
+	$(PYTEST) -m image
 
 # Pin anew: hashes, no addresses.
 requirements:
 	$(PYTHON) -m venv build/pin && build/pin/bin/pip install --quiet pip-tools
-	cd requirements && for name in runtime dev; do \
+	cd requirements && for name in runtime dev docs; do \
 	  CUSTOM_COMPILE_COMMAND="make requirements" ../build/pin/bin/pip-compile --quiet --upgrade \
 	    --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras \
 	    --allow-unsafe --output-file $$name.txt $$name.in || exit 1; done

@@ -1,15 +1,24 @@
 #!/bin/sh
-# Makes sure the programs the lab and the kernel tests run are there.
+# Makes sure the programs that a purpose uses are there: sh scripts/packages.sh demo|test
 # name of a program:the Debian package that has it
 set -eu
 
-NEEDED="ip:iproute2 nft:nftables iptables:iptables ipset:ipset conntrack:conntrack \
-modprobe:kmod openssl:openssl linux.uml:user-mode-linux haproxy:haproxy"
+DEMO="ip:iproute2 nft:nftables iptables:iptables modprobe:kmod"
+TEST="$DEMO ipset:ipset conntrack:conntrack openssl:openssl linux.uml:user-mode-linux \
+haproxy:haproxy curl:curl bash:bash zsh:zsh fish:fish man:man-db mmdebstrap:mmdebstrap runc:runc"
+
+case "${1:-}" in
+demo) NEEDED="$DEMO" ;;
+test) NEEDED="$TEST" ;;
+*) echo "usage: packages.sh demo|test" >&2; exit 2 ;;
+esac
 
 missing=""
 for pair in $NEEDED; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
 done
+# Debian has what makes virtual environments in a package of its own.
+"${PYTHON:-python3}" -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
