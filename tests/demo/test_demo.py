@@ -13,12 +13,12 @@ from rich.console import Console
 from kpctl.demo.lab import LabOptions, read_topology, run_lab
 from kpctl.demo.run import run_demo
 from kpctl.demo.view import Claim, Line, claims_view, traffic_view
+from kpctl.flows.library import CORPUS, find_flow, flow_names
 from kpctl.lab.reaper import lab_namespaces
 from kubeproxy.errors import ConfigError
 from kubeproxy.modes.registry import mode_names
 
 MODES = [mode for mode in ("nftables", "iptables") if mode in mode_names()]
-CORPUS = Path(__file__).parents[1] / "flows" / "corpus"
 
 
 def shown(renderable: object) -> str:
@@ -85,3 +85,13 @@ def test_the_lab_runs_a_flow_file(tmp_path: Path) -> None:
     assert codes == [0, 1]
     assert "holds (nftables, dual)" in output.getvalue()
     assert "client-b -> plain:7: expected rejected, was answered by web-a2" in output.getvalue()
+
+
+def test_a_flow_is_found_by_its_name_with_or_without_number() -> None:
+    assert find_flow("cluster-ip") == find_flow("01-cluster-ip") == CORPUS / "01-cluster-ip.yaml"
+    assert len(set(flow_names())) == len(flow_names())
+
+
+def test_an_unknown_flow_is_answered_with_the_names_there_are() -> None:
+    with pytest.raises(ConfigError, match="neither a file nor one of the flows: cluster-ip, ports"):
+        find_flow("magic")

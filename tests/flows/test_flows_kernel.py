@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from kpctl.flows.flow import VARIANTS, Flow, SwitchMode, load_flow
+from kpctl.flows.flow import VARIANTS, Flow, SwitchMode
 from kpctl.flows.lab_run import LabRunner
+from kpctl.flows.library import load_corpus
 from kpctl.flows.objects import World
 from kpctl.flows.run import families_of
 from kpctl.lab.cluster import Lab
@@ -19,7 +19,7 @@ from kubeproxy.modes.registry import mode_names
 
 pytestmark = pytest.mark.kernel
 
-CORPUS = [load_flow(path) for path in sorted((Path(__file__).parent / "corpus").glob("*.yaml"))]
+CORPUS = load_corpus()
 MODES = tuple(mode for mode in ("nftables", "iptables") if mode in mode_names())
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-from kpctl.flows.flow import Flow, load_flow
+from kpctl.flows.flow import Flow
+from kpctl.flows.library import load_corpus
 from kpctl.flows.objects import World
 from kpctl.flows.run import families_of, run_traced
 from kpctl.flows.trace import TRAITS, PlanTracer, traits_of
 from kpctl.lab.topology import Topology
 
-CORPUS = [load_flow(path) for path in sorted((Path(__file__).parent / "corpus").glob("*.yaml"))]
+CORPUS = load_corpus()
 RUNS = [
     pytest.param(flow, variant, mode, id=f"{flow.name}-{variant}-{mode}")
     for flow in CORPUS

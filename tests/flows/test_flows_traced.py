@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 from tests.support import iptables_tracer, nft_tracer
 
-from kpctl.flows.flow import Flow, load_flow
+from kpctl.flows.flow import Flow
+from kpctl.flows.library import load_corpus
 from kpctl.flows.objects import World
 from kpctl.flows.run import MakeTracer, families_of, run_traced
 from kpctl.lab.topology import Topology
 from kubeproxy.modes.iptables.options import Options
 
-CORPUS = [load_flow(path) for path in sorted((Path(__file__).parent / "corpus").glob("*.yaml"))]
+CORPUS = load_corpus()
 
 
 def _iptables(flow: Flow) -> MakeTracer:

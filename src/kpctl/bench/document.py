@@ -41,7 +41,7 @@ are that many times better. “>” is a point where a program was cut off at th
 
 _HOW = """## Repeat it
 
-```console
+```console norun
 make bench                                # everything, within two hours
 kpctl bench --budget 30                   # smallest sizes first; says what it had no time for
 kpctl bench --size 1k --size 5k --mode nftables --rounds 3

@@ -93,6 +93,7 @@ class DrySink:
     def __init__(self, sink: AnySink) -> None:
         self.name = sink.name
         self.item_types = sink.item_types
+        self.is_transactional = sink.is_transactional
         self._sink = sink
 
     async def read(self) -> Mapping[AnyItem, AnyValue]:
@@ -172,8 +173,8 @@ class CountedMode:
             for event in events:
                 self._intake.send(event)
             report = await self.engine.round()
-        if report.failures:
-            raise ValueError(f"a round of the benchmark failed: {report.failures[0].message}")
+        if not report.is_success:
+            raise ValueError(f"a round of the benchmark failed: {report.failure_text}")
         return Cost(
             python_steps=steps(),
             kernel_calls=report.batches,

@@ -117,8 +117,8 @@ class Bench:
 
     async def round(self) -> None:
         report = await self.engine.round()
-        if report.failures:
-            raise RuntimeError(report.failures[0].message)
+        if not report.is_success:
+            raise RuntimeError(report.failure_text)
 
 
 def _name(index: int) -> str:

@@ -199,7 +199,7 @@ def _serve(engine: Engine, index: int, slots: Sequence[int]) -> None:
 async def _timed_round(engine: Engine) -> float:
     began = time.monotonic()
     report = await engine.round()
-    assert report.is_success, report.failures
+    assert report.is_success, report.failure_text
     return time.monotonic() - began
 
 

@@ -152,8 +152,8 @@ class Bench:
     async def round(self) -> tuple[int, int]:
         """Run one round. Return the number of transactions and of bytes."""
         report = await self.engine.round()
-        if report.failures:
-            raise RuntimeError(report.failures[0].message)
+        if not report.is_success:
+            raise RuntimeError(report.failure_text)
         return report.batches, report.bytes_sent
 
     async def close(self) -> None:

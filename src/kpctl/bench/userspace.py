@@ -155,8 +155,8 @@ class Host:
 
     @staticmethod
     def _require_success(report: RoundReport) -> None:
-        if report.failures:
-            raise RuntimeError(f"the benchmark's proxy failed: {report.failures}")
+        if not report.is_success:
+            raise RuntimeError(f"the benchmark's proxy failed: {report.failure_text}")
 
     async def change_seconds(self, times: int) -> float:
         """Change an endpoint of a service that carries nothing. Return the median time."""

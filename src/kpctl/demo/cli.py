@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from kubeproxy.modes.registry import mode_names
 
@@ -20,6 +21,27 @@ _MODE = click.option(
     help="the proxy mode to run",
 )
 _FILE = click.Path(exists=True, path_type=Path)
+
+
+class _FlowName(click.ParamType[Path]):
+    """A flow of the corpus by name, or a file."""
+
+    name = "flow"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "NAME|FILE"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        from kpctl.flows.library import find_flow
+
+        return find_flow(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from kpctl.flows.library import flow_names
+
+        return [CompletionItem(name) for name in flow_names() if name.startswith(incomplete)]
 
 
 @click.command()
@@ -35,7 +57,7 @@ def demo(mode: str) -> None:
 @_MODE
 @click.option("--topology", type=_FILE, help="a YAML file of nodes, pods and clients")
 @click.option("--manifests", type=_FILE, help="objects to start with instead of a sample Service")
-@click.option("--flow", type=_FILE, help="run this flow file and say whether it holds")
+@click.option("--flow", type=_FlowName(), help="run this flow and say whether it holds")
 @click.option(
     "--variant",
     type=click.Choice(["IPv4", "IPv6", "dual"]),

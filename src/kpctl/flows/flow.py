@@ -156,6 +156,8 @@ class Flow(msgspec.Struct, frozen=True):
     proxy: Mapping[str, str] = {}
     variants: tuple[str, ...] = VARIANTS
     modes: tuple[str, ...] = ()
+    story: str = ""
+    """Why it is so, for readers."""
 
     def runs_in(self, mode: str) -> bool:
         return not self.modes or mode in self.modes
@@ -220,6 +222,7 @@ def _flow(name: str, fields: _FlowFields) -> Flow:
         proxy={key: _flag_value(value) for key, value in fields.proxy.items()},
         variants=fields.variants,
         modes=tuple(fields.modes),
+        story=" ".join(fields.story.split()),
     )
 
 

@@ -11,10 +11,13 @@ Mistakes are returned as sentences, and none means that the flow holds.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from itertools import count
+from typing import TypeAlias
 
 from kpctl.flows.flow import (
     Apply,
@@ -63,18 +66,31 @@ _AT_ONCE = 32
 _generations = count()
 
 
-class LabRunner:
-    """Runs flows of one mode in one lab."""
+PacketSetting: TypeAlias = Callable[[], AbstractAsyncContextManager[Sequence[str]]]
+"""Brings a lab into a state in which packets are sent, and back. Yields what went wrong."""
 
-    def __init__(self, lab: Lab, mode: str) -> None:
+
+@contextlib.asynccontextmanager
+async def as_it_is() -> AsyncIterator[Sequence[str]]:
+    """The setting in which nothing is done to the lab."""
+    yield ()
+
+
+class LabRunner:
+    """Runs flows of one mode in one lab. Packets are sent once in each of the settings."""
+
+    def __init__(
+        self, lab: Lab, mode: str, settings: Sequence[PacketSetting] = (as_it_is,)
+    ) -> None:
         self._lab = lab
         self._mode = mode
+        self._settings = settings
         nodes = [node_manifest(node) for node in lab.topology.nodes]
         lab.proxies.write("cluster", [*nodes, service_cidr_manifest()])
 
     async def run(self, flow: Flow, world: World) -> Sequence[str]:
         """Run the flow. Return what is wrong, in sentences."""
-        run = _Run(self._lab, flow, world, self._mode)
+        run = _Run(self._lab, flow, world, self._mode, self._settings)
         try:
             return await run.all_steps()
         except BaseException:
@@ -88,7 +104,10 @@ class LabRunner:
 class _Run:
     """One flow under way."""
 
-    def __init__(self, lab: Lab, flow: Flow, world: World, mode: str) -> None:
+    def __init__(
+        self, lab: Lab, flow: Flow, world: World, mode: str, settings: Sequence[PacketSetting]
+    ) -> None:
+        self._settings = settings
         self._lab = lab
         self._flow = flow
         self._world = world
@@ -122,7 +141,10 @@ class _Run:
     async def _do(self, step: Step) -> None:
         match step:
             case Packets(checks=checks):
-                await self._send(checks)
+                for setting in self._settings:
+                    async with setting() as wrong:
+                        self._wrong += wrong
+                        await self._send(checks)
             case Apply() | Remove():
                 self._services = services_at(self._services, step)
                 await self._write()

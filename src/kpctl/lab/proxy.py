@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -112,6 +112,20 @@ class Proxies:
         await self.stop(number)
         await self.start(self.mode, self.flags)
 
+    @contextlib.asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Let every proxy stand still: what it has installed stays, and nothing repairs it."""
+        for process in self._running.values():
+            _send_signal(process, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                while not all(map(_is_stopped, self._running.values())):
+                    await asyncio.sleep(_POLL_SECONDS)
+            yield
+        finally:
+            for process in self._running.values():
+                _send_signal(process, signal.SIGCONT)
+
     async def clean_up(self) -> None:
         """Run the program with --cleanup on every node."""
         for node in self.nodes:
@@ -207,6 +221,14 @@ class Proxies:
 def _send_signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(number)
+
+
+def _is_stopped(process: asyncio.subprocess.Process) -> bool:
+    try:
+        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "T"
 
 
 async def _wait_or_kill(process: asyncio.subprocess.Process) -> bool:

@@ -1,0 +1,1 @@
+"""Shell completion of both commands, generated from the tables they are parsed with."""
