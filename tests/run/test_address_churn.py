@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.netlink import codec
 from kubeproxy.kernel.netlink.codec import Message
 from kubeproxy.kernel.netlink.socket import NETLINK_ROUTE, NetlinkSocket
-from kubeproxy.run import prepare
+from kubeproxy.run import prepare, serving
 
 RTM_GETADDR = 22
 
@@ -67,6 +68,27 @@ async def test_the_start_waits_for_addresses_that_stand_still(
     monkeypatch.setattr(prepare, "host_addresses", addresses)
     monkeypatch.setattr(prepare, "ADDRESS_RETRY_SECONDS", 0.001)
     assert await prepare._node_ips(None, ManifestSource(tmp_path)) == ("192.0.2.7",)
+
+
+async def test_addresses_that_cannot_be_watched_are_read_until_they_can(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a free descriptor there is no socket to watch them with."""
+    changes, failures = list[None](), [Busy("netlink", errno=errno.EMFILE)] * 3
+    is_watching = asyncio.Event()
+
+    async def watch(changed: Callable[[], None], **_: object) -> None:
+        if failures:
+            raise failures.pop()
+        is_watching.set()
+        await asyncio.Future[None]()
+
+    monkeypatch.setattr(serving, "watch_addresses", watch)
+    follow = asyncio.create_task(serving.follow_addresses(lambda: changes.append(None), 0.0))
+    await asyncio.wait_for(is_watching.wait(), 30)
+    follow.cancel()
+    assert len(changes) == 3
+    assert caplog.text.count("Cannot watch the host's addresses") == 1
 
 
 WEB = """

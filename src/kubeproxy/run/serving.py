@@ -182,7 +182,7 @@ class Proxy:
             self._recorder.run(),
             self._metrics_server().run(),
             self._source.run(self._intake, self._prepared.node_name),
-            self._watch_addresses(),
+            follow_addresses(self._addresses_changed),
             self._reconfiguration().run(),
             self._notifier.feed_watchdog(self._health.is_healthy),
         ]
@@ -192,17 +192,6 @@ class Proxy:
             work.append(engine.run())
             work.append(keep_watching(self._prepared.backends[family].watch, engine.report_drift))
         return work
-
-    async def _watch_addresses(self) -> None:
-        """Follow the host's addresses. Where that fails, read them and try again."""
-        while True:
-            try:
-                await watch_addresses(self._addresses_changed, without_links={SERVICE_LINK})
-            except KernelError as error:
-                if self._address_log.is_due("watch"):
-                    logger.error(error, "Cannot watch the host's addresses; trying again")
-            await asyncio.sleep(ADDRESS_RETRY_SECONDS)
-            self._addresses_changed()
 
     def _addresses_changed(self) -> None:
         """Take over the host's addresses. If they cannot be read now, try again in a moment."""
@@ -277,6 +266,21 @@ class Proxy:
             metrics_handler(pages(self._settings, self._metrics, self._prepared.identity)),
             hard_fail=config.bind_address_hard_fail,
         )
+
+
+async def follow_addresses(
+    changed: Callable[[], None], pause_seconds: float = ADDRESS_RETRY_SECONDS
+) -> None:
+    """Call `changed` whenever the host's addresses may have. What fails is tried again."""
+    log = LogLimit()
+    while True:
+        try:
+            await watch_addresses(changed, without_links={SERVICE_LINK})
+        except KernelError as error:
+            if log.is_due():
+                logger.error(error, "Cannot watch the host's addresses; trying again")
+        await asyncio.sleep(pause_seconds)
+        changed()
 
 
 async def keep_watching(
