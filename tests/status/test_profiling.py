@@ -6,6 +6,7 @@ import gzip
 import sys
 import threading
 import time
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -37,10 +38,12 @@ def test_cpu_time_is_charged_to_the_busy_thread() -> None:
         stop.set()
         for thread in threads:
             thread.join()
-    functions = {frame.function for stack in profile.samples for frame in stack}
-    assert "burn" in functions
-    assert "Event.wait" not in functions
-    assert sum(cpu for _, cpu in profile.samples.values()) > 10_000_000
+    charged: Counter[str] = Counter()
+    for stack, (_, cpu) in profile.samples.items():
+        charged.update(dict.fromkeys({frame.function for frame in stack}, cpu))
+    assert charged["burn"] > 10_000_000
+    # On a busy machine the other thread may still be on its way to sleep.
+    assert charged["Event.wait"] < charged["burn"] / 10
 
 
 OUTER, INNER = Frame("outer", "a.py", 1), Frame("inner", "b.py", 2)
