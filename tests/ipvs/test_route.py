@@ -95,7 +95,8 @@ def test_a_new_address_is_noticed(
     async def listen() -> bool:
         event = asyncio.Event()
         task = asyncio.create_task(watch_addresses(event.set, without_links=excluded))
-        await asyncio.sleep(0)
+        await event.wait()  # called once at the beginning
+        event.clear()
         with Route() as route:
             route.change_host_addresses(LOOPBACK, add=ADDRESS)
         try:

@@ -165,13 +165,15 @@ def default_route_sources() -> dict[Family, str]:
 
 
 async def watch_addresses(changed: Callable[[], None], *, without_links: Collection[str]) -> None:
-    """Call `changed` whenever an address of the host comes or goes. Runs until cancelled.
+    """Call `changed` at once, and whenever an address of the host comes or goes, until cancelled.
 
+    The first call covers what changed after the caller had read them and before the watch began.
     Events about the links of these names are passed over, so that our own binding of service
     addresses causes no work. Lost events count as a change.
     """
     groups = (wire.RTNLGRP_IPV4_IFADDR, wire.RTNLGRP_IPV6_IFADDR)
     with NetlinkMonitor(NETLINK_ROUTE, groups) as monitor:
+        changed()
         while True:
             try:
                 messages = await monitor.receive()
