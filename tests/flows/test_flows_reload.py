@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 import pytest
 
 from kpctl.flows.flow import CleanUp, Flow, ForeignRules, StopProxy, SwitchMode, Wait
-from kpctl.flows.lab_run import LabRunner
+from kpctl.flows.lab_run import LabRunner, as_it_is
 from kpctl.flows.library import load_corpus
 from kpctl.flows.objects import World
 from kpctl.flows.run import families_of
@@ -132,8 +132,9 @@ class ReloadLab:
         self._topology = topology
         self._lab = self._loop.run(self._open())
         forms = (False, True) if version() >= FIRST_WITH_JSON else (False,)
-        settings = [Reloading(self._lab, as_json=as_json).around for as_json in forms]
-        self._runner = LabRunner(self._lab, "nftables", settings)
+        reloading = [Reloading(self._lab, as_json=as_json).around for as_json in forms]
+        # First as it is: a proxy that is paused before it has taken over a change never does.
+        self._runner = LabRunner(self._lab, "nftables", [as_it_is, *reloading])
 
     async def _open(self) -> Lab:
         return Lab(self._topology)

@@ -222,12 +222,20 @@ def seen_under_way(
 
 
 def endpoints_by_port(*of: World) -> dict[tuple[Protocol, int], set[tuple[str, int]]]:
-    """Endpoints of all services with a frontend on a port: several may claim the same one."""
+    """Endpoints, old and new, of all service ports with a frontend on a port, old or new.
+
+    Several may claim the same one. A frontend that comes in while its service port loses an
+    endpoint may lead one packet there, as the frontends did that were there before.
+    """
+    plans = [plan for world in of for plan in world.plans()]
+    serving: dict[Owner, set[tuple[str, int]]] = {}
+    for plan in plans:
+        endpoints = (*plan.cluster.endpoints, *plan.local.endpoints)
+        serving.setdefault(plan.id, set()).update((e.address, e.port) for e in endpoints)
     found: dict[tuple[Protocol, int], set[tuple[str, int]]] = {}
-    for plan in (plan for world in of for plan in world.plans()):
-        serving = {(e.address, e.port) for e in (*plan.cluster.endpoints, *plan.local.endpoints)}
+    for plan in plans:
         for frontend in plan.frontends:
-            found.setdefault((plan.id.protocol, frontend.port), set()).update(serving)
+            found.setdefault((plan.id.protocol, frontend.port), set()).update(serving[plan.id])
     return found
 
 

@@ -28,6 +28,12 @@ SILENT = "192.0.2.0/24"
 NOWHERE = "--master=http://192.0.2.1:6443"
 
 
+def _restore_signals() -> None:
+    """Undo what `nohup` or a shell's `&` around the tests has set: both are inherited."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Container:
     """Processes with a process, network and mount namespace of their own, as a container has."""
 
@@ -52,6 +58,7 @@ class Container:
                 ["unshare", *spaces, "sh", "-c", script, "sh", PROGRAMS / "kube-proxy", *flags],
                 stdout=log,
                 stderr=log,
+                preexec_fn=_restore_signals,
             )
         self._outer.append(outer)
         children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
