@@ -1,4 +1,4 @@
-"""Fixtures of all tests that start our programs."""
+"""What holds for all tests, and fixtures of those that start our programs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests.support.host import PATIENCE_SECONDS, PROGRAMS, Host
 
 from kpctl.places.network import PrivateNetwork
+
+# How long an example takes says something about the machine, not about the program.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 Run = Callable[[Sequence[str]], subprocess.CompletedProcess[str]]
 

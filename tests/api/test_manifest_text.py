@@ -360,7 +360,7 @@ WORDS = (
 
 
 @given(text=st.lists(st.sampled_from(WORDS), max_size=14).map("".join) | st.text(max_size=30))
-@settings(max_examples=300, deadline=None, database=None,
+@settings(max_examples=300, database=None,
           suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(ObjectError):

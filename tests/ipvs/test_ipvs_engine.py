@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
@@ -317,7 +317,7 @@ def _put(proxy: Proxy, name: str, places: list[tuple[str, int]]) -> None:
 
 
 @given(STEPS)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 async def test_any_history_ends_like_a_fresh_start(
     steps: list[tuple[str, list[tuple[str, int]]]],
 ) -> None:

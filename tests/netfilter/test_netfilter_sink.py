@@ -290,7 +290,7 @@ async def test_rule_counts_follow() -> None:
 _STEPS = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 3)), max_size=25)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(_STEPS, st.sets(st.integers(0, 24)), st.sampled_from([3, 10, 2000]))
 async def test_any_history_ends_like_a_fresh_start(
     steps: list[tuple[str, int]], resync_at: set[int], limit: int

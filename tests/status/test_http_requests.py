@@ -311,7 +311,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.one_of(PIECES, st.binary(max_size=50)), max_size=8), st.integers(1, 400))
 def test_any_bytes_are_requests_or_refused_and_never_held_for_long(
     pieces: list[bytes], size: int

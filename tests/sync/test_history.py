@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.fake_backend import FakeKernel, Item, Value
 from tests.support.spine import Spine, delete
@@ -26,9 +26,7 @@ from kubeproxy.facts.ids import Family
 State = Mapping[Family, Mapping[Item, Value]]
 Kernels = Mapping[Family, FakeKernel]
 
-PROPERTY = settings(
-    max_examples=35, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
+PROPERTY = settings(max_examples=35, database=None)
 
 
 async def live_through(spine: Spine, steps: Sequence[Step]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
 from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
@@ -130,9 +130,7 @@ def _named(rule: str, owners: Mapping[str, str]) -> str:
 
 
 @pytest.mark.kernel
-@settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+@settings(max_examples=12, derandomize=True)
 @given(st.lists(st.lists(events(), max_size=4), min_size=1, max_size=5))
 def test_any_history_ends_like_a_fresh_start(history: list[list[Event]]) -> None:
     with scratch_namespace():
