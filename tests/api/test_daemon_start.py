@@ -123,7 +123,7 @@ def nodes_watch(seen: SeenRequest) -> bool:
 async def test_a_node_found_at_the_start_is_eligible_and_in_its_zone_at_once(
     api: SmallApiServer, tmp_path: Path
 ) -> None:
-    """Its watch has not said a word yet."""
+    """Before the first event of its watch."""
     add_node(api, ZONE)
     api.faults.extend([Fault(stalls=True, applies=nodes_watch)] * 3)
     with daemon(api, tmp_path) as log:

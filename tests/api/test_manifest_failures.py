@@ -7,12 +7,11 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.api.test_manifest_source import manifest, settle, watching
+from tests.support.logged import Logging
+from tests.support.manifest_kit import manifest, settle, watching
 
 from kubeproxy.api import manifests
 from kubeproxy.api.manifest_links import places_of
@@ -20,36 +19,9 @@ from kubeproxy.api.manifest_text import Manifest, parse_manifest
 from kubeproxy.api.manifests import ManifestSource
 from kubeproxy.errors import KernelError
 from kubeproxy.kernel.inotify import FileWatch
-from kubeproxy.logs import LogOptions, setup_logging, stop_logging
+from kubeproxy.run.workers import Workers
 
 WEB = {"web": "10.96.0.1"}
-
-
-class Log:
-    def __init__(self) -> None:
-        self.text = ""
-
-    def count(self, *texts: str) -> int:
-        """How many lines hold all of these."""
-        return sum(all(text in line for text in texts) for line in self.text.splitlines())
-
-
-Logging = Callable[[], AbstractContextManager[Log]]
-
-
-@pytest.fixture
-def logging(capfd: pytest.CaptureFixture[str]) -> Logging:
-    @contextmanager
-    def context() -> Iterator[Log]:
-        log = Log()
-        setup_logging(LogOptions())
-        try:
-            yield log
-        finally:
-            stop_logging()
-            log.text = capfd.readouterr().err
-
-    return context
 
 
 @pytest.fixture
@@ -75,9 +47,9 @@ async def test_a_directory_that_vanishes_keeps_its_objects(
             (tmp_path / "elsewhere").rename(place)
             (place / "b.yaml").write_text(manifest("api"))
             await received.until_services(web="10.96.0.1", api="10.96.0.1")
-    assert log.count("Manifests are left as they were before") == 1
+    assert len(log.lines("Manifests are left as they were before")) == 1
     assert "no such file or directory" in log.text and str(place) in log.text
-    assert log.count("Manifests can be read again") == 1
+    assert len(log.lines("Manifests can be read again")) == 1
 
 
 async def test_a_directory_that_vanishes_with_its_parents_is_found_again(tmp_path: Path) -> None:
@@ -136,7 +108,7 @@ async def test_a_directory_that_becomes_unreadable_keeps_its_objects(
                 assert received.services == WEB
             # No event follows: the lost read is tried again.
             await received.until_services(web="10.96.0.1", api="10.96.0.1")
-    assert log.count("permission denied") == 1
+    assert len(log.lines("permission denied")) == 1
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.ESTALE])
@@ -169,7 +141,7 @@ async def test_without_inotify_files_are_looked_at(
             async with watching(place) as received:
                 (place / "a.yaml").write_text(manifest("web", "10.96.0.2"))
                 await received.until_services(web="10.96.0.2")
-        assert log.count("fs.inotify.max_user_watches") == 1
+        assert len(log.lines("fs.inotify.max_user_watches")) == 1
 
 
 # --- links ---
@@ -227,7 +199,7 @@ async def test_a_link_to_nowhere_keeps_its_objects(
             assert set(received.services) == {"web", "api"}
             target.write_text(manifest("api", "10.96.0.2"))
             await received.until_services(web="10.96.0.1", api="10.96.0.2")
-    assert log.count("b.yaml", "no such file or directory") == 1
+    assert len(log.lines("b.yaml", "no such file or directory")) == 1
 
 
 @pytest.mark.parametrize("name", ["", "a.yaml"])
@@ -262,7 +234,7 @@ async def test_names_that_are_no_text_are_read_and_logged(place: Path, logging: 
             (Path(os.fsdecode(os.fsencode(place) + b"/b\xff\n.yaml"))).write_text("[")
             (Path(os.fsdecode(os.fsencode(place) + b"/c\xff.yaml"))).write_text(manifest("api"))
             await received.until_services(web="10.96.0.1", api="10.96.0.1")
-    assert log.count("Manifest is left as it was before") == 1
+    assert len(log.lines("Manifest is left as it was before")) == 1
 
 
 async def test_a_link_whose_target_has_no_possible_name_stops_no_other_file(
@@ -342,13 +314,17 @@ async def test_other_tasks_run_while_a_file_is_parsed(
 async def test_without_threads_files_are_read_all_the_same(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refuse(*_: object) -> None:
+    """The executor of the daemon's event loop sees to it."""
+
+    def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(asyncio, "to_thread", refuse)
-    async with watching(place) as received:
-        (place / "b.yaml").write_text(manifest("api"))
-        await received.until_services(web="10.96.0.1", api="10.96.0.1")
+    asyncio.get_running_loop().set_default_executor(Workers())
+    with monkeypatch.context() as context:
+        context.setattr(threading.Thread, "start", refuse)
+        async with watching(place) as received:
+            (place / "b.yaml").write_text(manifest("api"))
+            await received.until_services(web="10.96.0.1", api="10.96.0.1")
 
 
 # --- what has no effect ---
@@ -372,8 +348,8 @@ async def test_unknown_fields_and_kinds_are_named_once(place: Path, logging: Log
                 more = "{kind: Deployment, apiVersion: apps/v1}\n"
                 (place / "b.yaml").write_text(text.replace("10.96.0.1", ip) + more)
                 await received.until_services(web="10.96.0.1", api=ip)
-    assert log.count('unknown field \\"spec.clusterIp\\" is ignored') == 1
-    assert log.count("kind Deployment of apps/v1 is ignored") == 1
+    assert len(log.lines('unknown field \\"spec.clusterIp\\" is ignored')) == 1
+    assert len(log.lines("kind Deployment of apps/v1 is ignored")) == 1
     assert str(place / "b.yaml") in log.text
 
 
@@ -394,7 +370,7 @@ async def test_a_target_port_that_no_slice_serves_is_named(
         source = ManifestSource(tmp_path)
         source.load()
         source.load()
-    assert log.count("targetPort 8080 of port") == (1 if note else 0)
+    assert len(log.lines("targetPort 8080 of port")) == (1 if note else 0)
     assert note in log.text
 
 
@@ -410,4 +386,4 @@ async def test_a_file_that_memory_did_not_suffice_for_is_read_again(
         assert source.load() == {}
         patch.undo()
         assert source.load()
-    assert log.count("cannot allocate memory") == 1
+    assert len(log.lines("cannot allocate memory")) == 1

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
-from tests.support.recorded import RecordedRequests
+from tests.support.reflecting import client_of
 
 from kpctl.apiserver.small import Fault, SmallApiServer
 from kpctl.apiserver.store import Json
 from kubeproxy.api.api_server import ApiEventPoster
 from kubeproxy.api.auth.access import Access
-from kubeproxy.api.client import Client, ClientSettings, connect
+from kubeproxy.api.client import ClientSettings, connect
 from kubeproxy.api.events import EventRequest
 from kubeproxy.api.node import NextStep, NodeDecision, NodeFinder, NodeWait
 from kubeproxy.api.objects import Node, NodeAddress, NodeMeta, NodeSpec, NodeStatus
@@ -80,20 +77,6 @@ class Time:
         for moment in [moment for moment in self.plans if moment <= self.now]:
             api, item = self.plans.pop(moment)
             await api.create("nodes", "", item)
-
-
-@asynccontextmanager
-async def client_of(api: SmallApiServer) -> AsyncIterator[Client]:
-    client = connect(
-        Access(server=api.url),
-        observer=RecordedRequests(),
-        settings=ClientSettings(qps=-1),
-        environment={},
-    )
-    try:
-        yield client
-    finally:
-        await client.close()
 
 
 NODE: Json = {

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 
 import pytest
+from tests.support.logged import Log, Logging
 from tests.support.recorded import RecordedRequests
 from tests.support.reflecting import (
     PAGES,
@@ -27,36 +26,10 @@ from kubeproxy.api.api_server import ApiServerOptions, ApiServerSource
 from kubeproxy.api.reflector import Reflector, ReflectorSettings
 from kubeproxy.api.resources import resource_for
 from kubeproxy.api.source import Kind
-from kubeproxy.logs import LogOptions, setup_logging, stop_logging
 
 
-class Log:
-    """What is logged at default verbosity."""
-
-    def __init__(self) -> None:
-        self.text = ""
-
-    @property
-    def failures(self) -> list[str]:
-        return [line for line in self.text.splitlines() if '"Failed to watch"' in line]
-
-
-Logging = Callable[[], AbstractContextManager[Log]]
-
-
-@pytest.fixture
-def logging(capfd: pytest.CaptureFixture[str]) -> Logging:
-    @contextmanager
-    def context() -> Iterator[Log]:
-        log = Log()
-        setup_logging(LogOptions())
-        try:
-            yield log
-        finally:
-            stop_logging()
-            log.text = capfd.readouterr().err
-
-    return context
+def failures(log: Log) -> list[str]:
+    return log.lines('"Failed to watch"')
 
 
 def status(code: int, message: str) -> bytes:
@@ -85,7 +58,7 @@ async def test_a_refused_watch_is_logged_with_its_meaning(
     with logging() as log:
         async with reflecting(api, PAGES) as inbox:
             await until(lambda: inbox.syncs and len(inbox.slept) >= 4 and not api.faults)
-    (line,) = log.failures
+    (line,) = failures(log)
     assert line.startswith("E")
     assert "no, sorry" in line and remedy in line
     assert 'type="Service"' in line
@@ -103,7 +76,7 @@ async def test_an_outage_is_logged_once_per_minute_and_reason(
             await until(lambda: inbox.syncs)
         await until(lambda: len(inbox.slept) >= 6)
         await context.__aexit__(None, None, None)
-    (line,) = log.failures
+    (line,) = failures(log)
     assert "cannot connect to 127.0.0.1" in line
 
 
@@ -114,7 +87,7 @@ async def test_before_the_first_list_the_log_says_that_nothing_is_programmed(
     with logging() as log:
         async with reflecting(api) as inbox:
             await until(lambda: len(inbox.slept) >= 4)
-    (line,) = log.failures
+    (line,) = failures(log)
     assert "nothing is programmed before the first list" in line
 
 
@@ -125,7 +98,7 @@ async def test_a_connection_that_breaks_off_is_no_failure(
     with logging() as log:
         async with reflecting(api, PAGES):
             await until(watching(api, 4))
-    assert log.failures == []
+    assert failures(log) == []
 
 
 async def test_the_same_reason_is_logged_again_after_a_minute(
@@ -134,7 +107,7 @@ async def test_the_same_reason_is_logged_again_after_a_minute(
     api.forbidden = {("list", "services"), ("watch", "services")}
     with logging() as log:
         await fail_for_hours(Kind.SERVICE, api, until)
-    assert len(log.failures) >= 3
+    assert len(failures(log)) >= 3
 
 
 async def test_a_server_without_service_cidrs_is_named_once(
@@ -143,7 +116,7 @@ async def test_a_server_without_service_cidrs_is_named_once(
     api.faults.extend([Fault(status=404, body=status(404, "not here"))] * 20)
     with logging() as log:
         await fail_for_hours(Kind.SERVICE_CIDR, api, until)
-    (line,) = log.failures
+    (line,) = failures(log)
     assert "not here" in line and "all else goes on" in line
 
 

@@ -132,7 +132,7 @@ def test_a_drop_goes_nowhere(run: Run) -> None:
 
 
 def test_piped_output_is_not_wrapped(run: Run) -> None:
-    """Every reason stands in one line, however narrow the terminal is said to be."""
+    """Every reason stands in one line, whatever COLUMNS holds."""
     argv = [str(PROGRAMS / "kpctl"), "plan", str(CLUSTER)]
     done = subprocess.run(
         argv,

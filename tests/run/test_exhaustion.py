@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.host import Host
+from tests.support.served import BALANCED
 
 pytestmark = pytest.mark.kernel
 
@@ -22,26 +23,8 @@ ALLOWED = 1024
 CONNECTIONS = 1500
 HEALTH, METRICS, SERVICE_HEALTH = 10256, 10249, 32123
 
-BALANCED = """
-apiVersion: v1
-kind: Service
-metadata: {name: lb, namespace: shop}
-spec:
-  type: LoadBalancer
-  clusterIP: 10.96.0.20
-  externalTrafficPolicy: Local
-  healthCheckNodePort: 32123
-  ports: [{name: http, port: 80, nodePort: 30080}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: lb-1, namespace: shop, labels: {kubernetes.io/service-name: lb}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.244.1.6], nodeName: worker-a}]
-"""
 ADDED = BALANCED.replace("lb", "added").replace("0.20", "0.30").replace("30080", "30081")
-ADDED = ADDED.replace("32123", "32124")
+ADDED = ADDED.replace("32123", "32124").replace("203.0.113.7", "203.0.113.8")
 
 
 def allow_few_files() -> None:

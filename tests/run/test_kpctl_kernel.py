@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.run.test_program_kernel import BAD, BALANCED, WEB, until_programmed, write
 from tests.support.host import PATIENCE_SECONDS, PROGRAMS, Host
+from tests.support.served import BAD, BALANCED, WEB, until_programmed, write
 
 pytestmark = pytest.mark.kernel
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.host import PROGRAMS, Host
+from tests.support.served import BAD, BALANCED, WEB, until_programmed, write
 
 from kubeproxy.modes.registry import mode_names
 
@@ -16,48 +17,6 @@ pytestmark = pytest.mark.kernel
 
 HEALTH, METRICS = 10256, 10249
 NFTABLES = "--proxy-mode=nftables"
-
-WEB = """
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: shop}
-spec: {clusterIP: 10.96.0.10, ports: [{name: http, port: 80}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.244.1.5], nodeName: worker-a}]
-"""
-BALANCED = """
-apiVersion: v1
-kind: Service
-metadata: {name: lb, namespace: shop}
-spec:
-  type: LoadBalancer
-  clusterIP: 10.96.0.20
-  externalTrafficPolicy: Local
-  healthCheckNodePort: 32123
-  ports: [{name: http, port: 80, nodePort: 30080}]
-status: {loadBalancer: {ingress: [{ip: 203.0.113.7}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: lb-1, namespace: shop, labels: {kubernetes.io/service-name: lb}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.244.1.6], nodeName: worker-a}]
-"""
-BAD = "{kind: Service, metadata: {name: bad}}\n"
-
-
-def write(host: Host, name: str, text: str) -> None:
-    (host.manifests / name).write_text(text)
-
-
-def until_programmed(host: Host, address: str) -> None:
-    host.until(lambda: address in host.tables(), f"programming {address}")
 
 
 def metric(host: Host, name: str) -> float:

@@ -3,41 +3,13 @@
 from __future__ import annotations
 
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
-from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
-from tests.support.fake_backend import FakeBackend, FakeKernel, Listed, Route
+from tests.support.engine_rig import Rig
+from tests.support.fake_backend import Listed, Route
 
 from kubeproxy.errors import Busy
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
-from kubeproxy.sync.engine import FULL_SYNC_SECONDS, Engine, EngineTimes
+from kubeproxy.sync.engine import FULL_SYNC_SECONDS, EngineTimes
 from kubeproxy.sync.refused import FIRST_PAUSE_SECONDS
-
-
-class Rig:
-    """An engine with everything around it."""
-
-    def __init__(self, *, kernel: FakeKernel | None = None, batch_size: int = 100) -> None:
-        self.kernel = kernel or FakeKernel()
-        self.clock = FakeClock()
-        self.listener = RecordedRounds()
-        self.conntrack = FakeConntrack()
-        self.engine = Engine(
-            FakeBackend(kernel=self.kernel, batch_size=batch_size),
-            node(),
-            clock=self.clock,
-            listener=self.listener,
-            clean_conntrack=self.conntrack,
-            times=EngineTimes(),
-        )
-        self.store = self.engine.pipeline.store
-
-    def fill(self, count: int = 1) -> None:
-        for number in range(count):
-            name = f"default/web-{number}"
-            self.store.set_service(service(name, cluster_ip=f"10.96.0.{number + 1}"))
-            self.store.set_slice(
-                endpoint_slice(name, [endpoint()], slice_name=f"slice-{number}"),
-            )
-
 
 WEB = Route("10.96.0.1", 80, "TCP")
 

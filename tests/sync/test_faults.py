@@ -8,9 +8,9 @@ from typing import NoReturn
 import pytest
 from tests.support.api_objects import service_object
 from tests.support.builders import service
+from tests.support.engine_rig import Rig
 from tests.support.fake_backend import FakeBackend, FakeSink, Route
 from tests.support.spine import Spine
-from tests.sync.test_engine import Rig
 
 from kubeproxy.api.decode import decode_service
 from kubeproxy.facts.ids import Family, ServiceName

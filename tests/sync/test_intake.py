@@ -329,7 +329,7 @@ def test_a_bad_network_is_counted_and_the_good_one_is_used(spine: Spine) -> None
 def test_an_object_that_is_changed_all_the_time_does_not_fill_the_log(
     spine: Spine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever may edit it could. Every rejection is counted, and other objects are named."""
+    """Anyone with edit rights could fill it. All rejections count, other objects are named."""
     for number in range(1000):
         spine.hold(service_object(clusterIP=f"nonsense{number}"))
         spine.intake.send(Undecodable(Kind.SERVICE, "shop/other", f"reason {number}"))

@@ -259,10 +259,7 @@ class ManifestSource:
 
         The caller waits for the result, so that nothing else touches our state meanwhile.
         """
-        try:
-            return await asyncio.to_thread(self._scan, names)
-        except RuntimeError:  # no more threads or processes may be started
-            return self._scan(names)
+        return await asyncio.to_thread(self._scan, names)
 
     def _scan(self, names: Collection[str] | None) -> Mapping[Key, Object]:
         """Read the changed files among these names, or among all. Return all usable objects."""
