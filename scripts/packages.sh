@@ -1,16 +1,22 @@
 #!/bin/sh
-# Makes sure the programs that a purpose uses are there: sh scripts/packages.sh demo|test
+# Makes sure the programs that a purpose uses are there: sh scripts/packages.sh demo|test|cluster|browser
 # name of a program:the Debian package that has it
 set -eu
 
 DEMO="ip:iproute2 nft:nftables iptables:iptables modprobe:kmod"
 TEST="$DEMO ipset:ipset conntrack:conntrack openssl:openssl linux.uml:user-mode-linux \
-haproxy:haproxy curl:curl bash:bash zsh:zsh fish:fish man:man-db mmdebstrap:mmdebstrap runc:runc"
+haproxy:haproxy curl:curl bash:bash zsh:zsh fish:fish man:man-db mmdebstrap:mmdebstrap runc:runc \
+qemu-system-x86_64:qemu-system-x86 busybox:busybox-static"
+CLUSTER="$DEMO runc:runc /usr/lib/cni/bridge:containernetworking-plugins busybox:busybox-static \
+dig:bind9-dnsutils nc:netcat-openbsd dropbear:dropbear-bin wget:wget curl:curl ipset:ipset conntrack:conntrack openssl:openssl"
+BROWSER="chromium:chromium chromedriver:chromium-driver"
 
 case "${1:-}" in
 demo) NEEDED="$DEMO" ;;
 test) NEEDED="$TEST" ;;
-*) echo "usage: packages.sh demo|test" >&2; exit 2 ;;
+cluster) NEEDED="$CLUSTER" ;;
+browser) NEEDED="$BROWSER" ;;
+*) echo "usage: packages.sh demo|test|cluster|browser" >&2; exit 2 ;;
 esac
 
 missing=""

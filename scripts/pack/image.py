@@ -45,7 +45,9 @@ def _describe(source: Source, architecture: str, name: str) -> Image:
         "licenses": "Apache-2.0",
     }
     return Image(
-        name=name or f"kubeproxy:{source.version}",
+        # A node's runtime takes a bare name for one of a public registry, does not find the image
+        # it has loaded, and asks there. This host name leads nowhere else.
+        name=name or f"localhost/kubeproxy:{source.version}",
         architecture=architecture,
         labels={prefix + key: value for key, value in labels.items()},
         entrypoint=("/usr/local/bin/kube-proxy",),
@@ -58,7 +60,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "build")
     parser.add_argument("--architecture", choices=sorted(MACHINES), default="amd64")
     parser.add_argument("--apt-source", type=Path, help="a sources file (default: the machine's)")
-    parser.add_argument("--name", default="", help="the image's name (default: kubeproxy:VERSION)")
+    parser.add_argument(
+        "--name", default="", help="the image's name (default: localhost/kubeproxy:VERSION)"
+    )
     chosen = parser.parse_args()
     written = build_image(
         chosen.output, chosen.architecture, apt_source=chosen.apt_source, name=chosen.name

@@ -24,7 +24,7 @@ _PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux_2_
 UNUSED_DEPENDENCIES = ("pygments", "markdown_it", "mdurl")
 """rich imports them for source code and Markdown only, which no command prints."""
 
-DESK_FOLDERS = ("apiserver", "bench", "demo", "flows", "lab", "places")
+DESK_FOLDERS = ("apiserver", "bench", "demo", "flows", "kubernetes", "lab", "places")
 """Of kpctl: what a person at a desk uses, not one on a node."""
 
 _LEFT_OUT = (

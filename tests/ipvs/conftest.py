@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import LIMIT_SECONDS
 
 from kpctl.places.uml import UserModeKernel, missing
 
@@ -38,7 +39,16 @@ def in_namespace() -> Iterator[Callable[[Callable[[], object]], object]]:
     if os.geteuid() != 0:
         pytest.skip("needs root")
     with ThreadPoolExecutor(max_workers=1, initializer=_leave_main_namespace) as pool:
-        yield lambda function: pool.submit(function).result(timeout=60)
+        yield lambda function: pool.submit(function).result(LIMIT_SECONDS)
+
+
+class PatientKernel(UserModeKernel):
+    """Its calls may take as long as a busy machine makes them; what hangs is ended by pytest."""
+
+    def call(
+        self, file: Path, function: str, *arguments: object, timeout_seconds: float = 3600.0
+    ) -> object:
+        return super().call(file, function, *arguments, timeout_seconds=timeout_seconds)
 
 
 @pytest.fixture(scope="session")
@@ -47,5 +57,5 @@ def uml() -> Iterator[UserModeKernel]:
     reason = missing()
     if reason:
         pytest.skip(reason)
-    with UserModeKernel(preload=PRELOAD, paths=[Path(__file__).parents[2]]) as kernel:
+    with PatientKernel(preload=PRELOAD, paths=[Path(__file__).parents[2]]) as kernel:
         yield kernel

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import time
 import traceback
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+
+from tests.support.waiting import until
 
 from kpctl.flows.flow import load_flow
 from kpctl.flows.lab_run import LabRunner
@@ -15,7 +17,7 @@ from kpctl.flows.library import find_flow
 from kpctl.flows.objects import World
 from kpctl.flows.run import families_of
 from kpctl.lab.cluster import Lab
-from kpctl.lab.proxy import START_SECONDS, Proxies
+from kpctl.lab.proxy import Proxies
 from kpctl.lab.topology import parse_topology
 from kubeproxy.kernel.modules import load_module
 
@@ -30,11 +32,11 @@ class PatientProxies(Proxies):
     async def start(self, mode: str, flags: Mapping[str, str]) -> None:
         before = {node: self.log(node).count(SYNCED) for node in self.nodes}
         await super().start(mode, flags)
-        deadline = time.monotonic() + START_SECONDS
         for node in self.nodes:
-            while self.log(node).count(SYNCED) < before[node] + 2:
-                assert time.monotonic() < deadline, self.log(node)
-                await asyncio.sleep(0.05)
+            await until(partial(self.has_synced, node, before[node] + 2), partial(self.log, node))
+
+    def has_synced(self, node: str, times: int) -> bool:
+        return self.log(node).count(SYNCED) >= times
 
 
 def run_flows(folder: str, names: list[str]) -> object:

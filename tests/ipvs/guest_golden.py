@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from tests.support.ipvs_golden import GoldenProxy, Step, load_case, normalise_saved
 from tests.support.pod_server import Clients, start_pods
+from tests.support.waiting import wait_until
 
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.facts.ids import Family
@@ -41,9 +41,6 @@ SYSCTLS = (
     "net/ipv4/conf/all/arp_ignore",
     "net/ipv4/conf/all/arp_announce",
 )
-
-CLOSED_CONNECTION_SECONDS = 60.0
-"""IPVS forgets a connection that was reset after ten; a busy machine may take longer."""
 
 PROTOCOLS = {6: "-t", 17: "-u", 132: "--sctp-service"}
 
@@ -310,8 +307,6 @@ def _connection_lines(table: Ipvs, service: Service) -> Iterator[str]:
 
 
 def _wait_until_forgotten() -> None:
-    """Wait until IPVS has no connection any more that was reset."""
-    deadline = time.monotonic() + CLOSED_CONNECTION_SECONDS
-    while " CLOSE " in Path("/proc/net/ip_vs_conn").read_text():
-        assert time.monotonic() < deadline, "a connection that was reset is still there"
-        time.sleep(0.2)
+    """Wait until IPVS has no connection any more that was reset, which takes ten seconds."""
+    listed = Path("/proc/net/ip_vs_conn")
+    wait_until(lambda: " CLOSE " not in listed.read_text(), listed.read_text)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from tests.support.waiting import LIMIT_SECONDS
 
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.route import wire
@@ -100,7 +101,7 @@ def test_a_new_address_is_noticed(
         with Route() as route:
             route.change_host_addresses(LOOPBACK, add=ADDRESS)
         try:
-            await asyncio.wait_for(event.wait(), 30 if is_seen else 0.1)
+            await asyncio.wait_for(event.wait(), LIMIT_SECONDS if is_seen else 0.1)
         except TimeoutError:
             return False
         finally:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kpctl.places.uml import GuestError, UserModeKernel
+from kpctl.places.guest import GuestError
+from kpctl.places.uml import UserModeKernel
 
 GUEST = Path(__file__).with_name("guest_kernel.py")
 

@@ -14,7 +14,7 @@ from tests.support import confined
 from kpctl.places.uml import UserModeKernel
 from kubeproxy.run.privileges import NEEDS
 
-pytestmark = [pytest.mark.uml, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.uml, pytest.mark.timeout(1800)]
 
 GUEST = Path(confined.__file__)
 
@@ -22,7 +22,7 @@ GUEST = Path(confined.__file__)
 def serve(uml: UserModeKernel, *capabilities: str) -> Any:
     folder = f"/run/confined-{len(capabilities)}"
     call = (GUEST, "serve_with_capabilities", "ipvs", list(capabilities), folder)
-    return uml.call(*call, timeout_seconds=300)
+    return uml.call(*call)
 
 
 def test_ipvs_mode_serves_with_what_the_chart_gives(uml: UserModeKernel) -> None:

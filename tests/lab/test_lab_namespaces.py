@@ -7,18 +7,19 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from tests.support.host import restore_signals
+from tests.support.waiting import LIMIT_SECONDS, wait_until
 
 from kpctl.lab.echo import EchoServers, Listening
 from kpctl.lab.namespaces import Namespaces, sweep_stale
 from kpctl.lab.probe import Connection, Fate, Prober, Target
 from kpctl.lab.reaper import NAMED, lab_namespaces
-from kpctl.lab.sockets import bound_socket, sctp_socket
+from kpctl.lab.sockets import bound_socket
 from kpctl.lab.topology import Topology, parse_topology
-from kubeproxy.errors import KernelError, Unsupported
+from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family, Protocol
 
 pytestmark = pytest.mark.kernel
@@ -29,7 +30,7 @@ from kpctl.lab.namespaces import Namespaces
 from kpctl.lab.topology import parse_topology
 lab = Namespaces(parse_topology(sys.argv[1]))
 print(lab.name(""), lab._reaper.pid, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -39,6 +40,7 @@ def start_owner() -> tuple[subprocess.Popen[str], str, int]:
         [sys.executable, "-c", OWNER, "nodes: {node-a: {pods: [web]}}"],
         stdout=subprocess.PIPE,
         text=True,
+        preexec_fn=restore_signals,
     )
     assert owner.stdout is not None
     prefix, reaper = owner.stdout.readline().split()
@@ -53,9 +55,7 @@ def end(owner: subprocess.Popen[str], number: int) -> None:
 
 
 def wait_until_gone(prefix: str) -> None:
-    deadline = time.monotonic() + 10
-    while lab_namespaces(prefix) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: not lab_namespaces(prefix), lambda: lab_namespaces(prefix))
 
 
 def links_here() -> set[str]:
@@ -100,14 +100,13 @@ def test_a_lab_goes_with_its_owner(number: int) -> None:
     assert lab_namespaces(prefix)
     end(owner, number)
     wait_until_gone(prefix)
-    assert lab_namespaces(prefix) == []
 
 
 def test_processes_in_the_lab_go_with_it() -> None:
     owner, prefix, _ = start_owner()
-    sleeper = subprocess.Popen(["ip", "netns", "exec", f"{prefix}web", "sleep", "60"])
+    sleeper = subprocess.Popen(["ip", "netns", "exec", f"{prefix}web", "sleep", "600"])
     end(owner, signal.SIGKILL)
-    assert sleeper.wait(timeout=10) != 0
+    assert sleeper.wait(LIMIT_SECONDS) != 0
 
 
 def test_the_next_lab_sweeps_what_a_crash_left() -> None:
@@ -117,21 +116,19 @@ def test_the_next_lab_sweeps_what_a_crash_left() -> None:
     os.kill(reaper, signal.SIGKILL)
     end(crashed, signal.SIGKILL)
     # The killed reaper may still be dying; and another lab on this machine may be quicker.
-    deadline = time.monotonic() + 10
-    while lab_namespaces(stale) and time.monotonic() < deadline:
-        sweep_stale()
-    assert lab_namespaces(stale) == []
+    wait_until(lambda: sweep_stale() or not lab_namespaces(stale))
     assert lab_namespaces(alive)
     end(living, signal.SIGTERM)
     wait_until_gone(alive)
 
 
 def test_set_up_takes_seconds_not_minutes(topology: Topology) -> None:
-    started = time.monotonic()
+    """Of processors, its tools included: how long that is depends on the machine's other work."""
+    before = sum(os.times()[:4])
     lab = Namespaces(topology)
-    took = time.monotonic() - started
+    spent = sum(os.times()[:4]) - before
     lab.close()
-    assert took < 5
+    assert spent < 5
     assert not any(path.name == lab.name("web-1") for path in NAMED.iterdir())
 
 
@@ -204,13 +201,6 @@ async def test_a_stopped_echo_breaks_its_connections(
     connection.close()
     echo.close()
     prober.close()
-
-
-def test_sctp_is_refused_where_the_kernel_would_answer_too(
-    namespaces: Namespaces, tmp_path: Path
-) -> None:
-    with pytest.raises(Unsupported, match="rmmod sctp"):
-        sctp_socket(namespaces, "web-1", Family.IPV4, kernel_sctp=tmp_path)
 
 
 def test_without_root_the_lab_says_what_it_needs() -> None:

@@ -34,6 +34,13 @@ endpoints: [{{addresses: [{ENDPOINT}]}}]
 """
 
 
+def apt_sources() -> list[str]:
+    """The files in which this machine's apt has its sources."""
+    folder = Path("/etc/apt")
+    found = [folder / "sources.list", *sorted(folder.glob("sources.list.d/*"))]
+    return [str(path) for path in found if path.is_file() and path.suffix in (".list", ".sources")]
+
+
 def read_layout(layout: Path) -> tuple[dict[str, object], dict[str, object], bytes]:
     """Config, manifest and layer of an image layout, with every digest and size checked."""
     index = json.loads((layout / "index.json").read_text())

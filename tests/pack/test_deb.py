@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from scripts.pack.deb import build_deb
 from tests.pack.conftest import require
-from tests.pack.kit import SERVICE, assert_serves, in_root, run_in_root
+from tests.pack.kit import SERVICE, apt_sources, assert_serves, in_root, run_in_root
 from tests.support.host import Host
 
 from kubeproxy.version import KUBERNETES_VERSION, PACKAGE_VERSION
@@ -18,13 +18,6 @@ from kubeproxy.version import KUBERNETES_VERSION, PACKAGE_VERSION
 pytestmark = [pytest.mark.image, pytest.mark.timeout(900)]
 
 DEPENDENCIES = "python3.11,kmod,ca-certificates,netbase,iptables"
-
-
-def apt_sources() -> list[str]:
-    """The files in which this machine's apt has its sources."""
-    folder = Path("/etc/apt")
-    found = [folder / "sources.list", *sorted(folder.glob("sources.list.d/*"))]
-    return [str(path) for path in found if path.is_file() and path.suffix in (".list", ".sources")]
 
 
 @pytest.fixture(scope="module")

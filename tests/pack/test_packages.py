@@ -30,6 +30,10 @@ def test_the_demo_needs_four_packages_and_virtual_environments(tmp_path: Path) -
     assert demo < missing_for("test", tmp_path)
 
 
+def test_the_browser_is_asked_for_on_its_own(tmp_path: Path) -> None:
+    assert missing_for("browser", tmp_path) == {"chromium", "chromium-driver", "python3-venv"}
+
+
 def test_a_purpose_must_be_named(tmp_path: Path) -> None:
     done = subprocess.run(["/bin/sh", ROOT / "scripts/packages.sh"], capture_output=True, text=True)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""Builds etcd, kube-apiserver, kubectl and upstream's kube-proxy with Go, once per machine.
+"""Builds the programs of a Kubernetes cluster with Go, once per machine.
 
 The sources come from the Go module proxy that the machine is configured for; only module names and
 versions are written here. Programs of older Kubernetes releases are built on request. Binaries are
@@ -21,12 +21,19 @@ from kubeproxy.version import KUBERNETES_VERSION
 
 _MODULE = "k8s.io/kubernetes"
 _ETCD_MODULE = "go.etcd.io/etcd/server/v3"
+_COMMANDS = (
+    *("kube-apiserver", "kubectl", "kube-proxy"),
+    *("kube-controller-manager", "kube-scheduler", "kubelet"),
+)
 _PACKAGES = {
     "etcd": "./etcd",
-    "kube-apiserver": f"{_MODULE}/cmd/kube-apiserver",
-    "kube-proxy": f"{_MODULE}/cmd/kube-proxy",
-    "kubectl": f"{_MODULE}/cmd/kubectl",
+    **{name: f"{_MODULE}/cmd/{name}" for name in _COMMANDS},
+    **{name: f"{_MODULE}/test/images/{name}" for name in ("agnhost", "regression-issue-74839")},
+    "e2e.test": f"{_MODULE}/test/e2e",
+    "ginkgo": "github.com/onsi/ginkgo/v2/ginkgo",
 }
+# A test package is compiled by another command, and checking its source takes as long again.
+_VERBS = {"e2e.test": ("test", "-c", "-vet=off")}
 _ETCD_MAIN = f"""package main
 
 import (
@@ -90,7 +97,8 @@ def _build(folder: Path, program: str, version: str) -> None:
     unfinished = folder / "bin" / f".{program}"
     run_go(
         source,
-        *("build", "-mod=mod", "-p", "1", "-trimpath", "-ldflags", _linker_flags(version)),
+        *_VERBS.get(program, ("build",)),
+        *("-mod=mod", "-p", "2", "-trimpath", "-ldflags", _linker_flags(version)),
         *("-o", str(unfinished), _PACKAGES[program]),
     )
     unfinished.rename(folder / "bin" / program)

@@ -11,7 +11,7 @@ import json
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -23,8 +23,10 @@ from kubeproxy.version import KUBERNETES_VERSION
 ADMIN_TOKEN = "admin-token"
 NOBODY_TOKEN = "nobody-token"
 _TOKENS = f'{ADMIN_TOKEN},admin,1,"system:masters"\n{NOBODY_TOKEN},nobody,2\n'
+# Without controllers no namespace has a ServiceAccount, and no one removes an old endpoint.
+_ALONE = ("--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none")
 _ETCD = "http://127.0.0.1:2379"
-START_SECONDS = 120.0
+START_SECONDS = 600.0
 
 
 class RealApiServer:
@@ -39,8 +41,10 @@ class RealApiServer:
         address: str = "127.0.0.1",
         etcd: Path | None = None,
         version: str = KUBERNETES_VERSION,
+        has_controllers: bool = False,
     ) -> None:
         """Make the credentials. `etcd` is a program to use instead of the built one."""
+        self._for_controllers = () if has_controllers else _ALONE
         self.folder = folder
         self._version = version
         self._address = address
@@ -62,15 +66,18 @@ class RealApiServer:
 
     def kubeconfig(self, token: str = ADMIN_TOKEN, *, name: str = "kubeconfig") -> Path:
         """Write a kubeconfig that describes the same access. Return its path."""
+        return self.kubeconfig_of({"token": token}, name)
+
+    def kubeconfig_of(self, user: Mapping[str, str], name: str) -> Path:
+        """Write a kubeconfig with these fields of a user. Return its path."""
         path = self.folder / name
-        user = {"token": token}
         cluster = {"server": self.url, "certificate-authority": str(self.pki.ca)}
         tree = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "main",
             "clusters": [{"name": "main", "cluster": cluster}],
-            "users": [{"name": "main", "user": user}],
+            "users": [{"name": "main", "user": dict(user)}],
             "contexts": [{"name": "main", "context": {"cluster": "main", "user": "main"}}],
         }
         path.write_text(json.dumps(tree))
@@ -109,11 +116,10 @@ class RealApiServer:
             f"--service-account-key-file={signer}",
             f"--service-account-signing-key-file={signer}",
             "--service-account-issuer=https://kubernetes.default.svc",
-            "--disable-admission-plugins=ServiceAccount",
             "--allow-privileged=true",
-            "--endpoint-reconciler-type=none",
             "--etcd-compaction-interval=0",
             "--storage-media-type=application/vnd.kubernetes.protobuf",
+            *self._for_controllers,
             *options,
         )
         _wait(name, self._running[name], lambda: self._is_ready(port))
@@ -172,7 +178,7 @@ class RealApiServer:
 def make_credentials(folder: Path, address: str) -> Pki:
     """Make certificates, the key of service account tokens, and the token file."""
     pki = make_authority(folder)
-    names = f"IP:127.0.0.1,IP:{address},DNS:localhost,DNS:kubernetes.default.svc"
+    names = f"IP:127.0.0.1,IP:10.96.0.1,IP:{address},DNS:localhost,DNS:kubernetes.default.svc"
     pki.sign("server", "/CN=kube-apiserver", f"subjectAltName={names}")
     pki.sign("admin", "/O=system:masters/CN=cert-admin", "extendedKeyUsage=clientAuth")
     openssl("genrsa", "-out", str(folder / "sa.key"), "2048")

@@ -23,6 +23,7 @@ import msgspec
 
 from kpctl.bench.facts import endpoint, endpoint_slice, node, service
 from kpctl.look.quiet import IgnoreRounds, keep_flows
+from kpctl.places.guest import GuestKernel
 from kpctl.places.netns import leave_namespace
 from kpctl.places.uml import UserModeKernel
 from kubeproxy.facts.ids import Family
@@ -75,7 +76,7 @@ class MessageCosts(msgspec.Struct, frozen=True, gc=False):
 
 
 def measure_messages(
-    kernel: UserModeKernel, services: int = SERVICES, endpoints: int = ENDPOINTS
+    kernel: GuestKernel, services: int = SERVICES, endpoints: int = ENDPOINTS
 ) -> MessageCosts:
     """Measure one size in a running kernel."""
     answer = kernel.call(Path(__file__), "measure_here", services, endpoints, timeout_seconds=600.0)

@@ -54,13 +54,15 @@ from kpctl.flows.ruleset import Ruleset
 from kpctl.flows.run import services_at
 from kpctl.flows.text import Expected, Packet
 from kpctl.lab.cluster import Lab
+from kpctl.lab.pace import scaled
 from kpctl.lab.probe import Fate, Outcome, Target
 from kpctl.lab.topology import Node
 from kubeproxy.facts.ids import Family
 
 PATIENCE_SECONDS = 30.0
 _DROP_SECONDS = 0.4
-_ANSWER_SECONDS = 10.0
+_REPLY_SECONDS = 2.0
+_ANSWER_SECONDS = 60.0
 """An answer ends the wait, so this costs time only where something is wrong."""
 _AT_ONCE = 32
 _generations = count()
@@ -211,12 +213,12 @@ class _Run:
             case CleanUp():
                 await proxies.stop()
                 await proxies.clean_up()
-                self._expect_no_leftovers("")
+                self._expect_no_leftovers("", now="")
             case SwitchMode(other=other):
                 old, self._mode = self._mode, other[self._started_in]
                 await proxies.stop()
                 await proxies.start(self._mode, self._flags())
-                self._expect_no_leftovers(old)
+                self._expect_no_leftovers(old, now=self._mode)
 
     # --- packets ---
 
@@ -230,7 +232,7 @@ class _Run:
     async def _send_one(self, check: Check, family: Family) -> Sequence[str]:
         """Probe until the outcome is as expected, or the time is up. Return what is wrong."""
         expected = check.expected(self._mode)
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + scaled(PATIENCE_SECONDS)
         key = f"{family.value} {check.packet.text}"
         while True:
             outcomes = await self._probe_all(check.packet, expected, family)
@@ -255,7 +257,8 @@ class _Run:
     async def _probe(
         self, packet: Packet, place: Destination, expected: Expected, family: Family
     ) -> Outcome:
-        timeout = _DROP_SECONDS if expected.fate is Fate.DROPPED else _ANSWER_SECONDS
+        is_drop = expected.fate is Fate.DROPPED
+        timeout = scaled(_DROP_SECONDS) if is_drop else max(_ANSWER_SECONDS, scaled(_REPLY_SECONDS))
         async with self._limit:
             target = _target(packet, place, family)
             return await self._lab.prober.probe(target, timeout_seconds=timeout)
@@ -303,7 +306,7 @@ class _Run:
     async def _health_mistake(self, node: str, family: Family, port: int, count: int) -> str:
         wanted = (200 if count else 503, f'"localEndpoints": {count}')
         address = self._lab.topology.node(node).addresses.of(family)
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + scaled(PATIENCE_SECONDS)
         answer = ""
         while time.monotonic() < deadline:
             try:
@@ -331,9 +334,9 @@ class _Run:
                 changed = sorted(set(before) ^ set(now)) or ["the order of rules"]
                 self._wrong.append(f"foreign rules on {node} changed: {'; '.join(changed)}")
 
-    def _expect_no_leftovers(self, mode: str) -> None:
+    def _expect_no_leftovers(self, mode: str, *, now: str) -> None:
         for node in self._lab.proxies.nodes:
-            found = self._ruleset(node).leftovers(mode)
+            found = self._ruleset(node).leftovers(mode, now=now)
             if found:
                 self._wrong.append(f"{len(found)} things of ours are left on {node}: {found[0]}")
 

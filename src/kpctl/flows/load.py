@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime
 
+from kpctl.lab.pace import scaled
 from kpctl.lab.probe import Connection, Fate, Outcome, Prober, Target
 
 _PAUSE_SECONDS = 0.01
 _ENOUGH = 30
-TIMEOUT_SECONDS = 10.0
+TIMEOUT_SECONDS = 60.0
 """Enough for a busy machine: an answer ends the wait. One that comes later counts as dropped."""
 
 
@@ -22,7 +23,7 @@ class Load:
         self._prober = prober
         self._target = target
         self.label = f"{target.source} -> {target.address}:{target.port}"
-        self._timeout_seconds = timeout_seconds
+        self._timeout_seconds = scaled(timeout_seconds)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_over = False
         self.made = 0

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kpctl.lab.namespaces import Namespaces
+from kubeproxy.facts.node import SERVICE_LINK
 
 _IPTABLES = ("iptables", "ip6tables")
 _FOREIGN_XTABLES = """*mangle
@@ -48,6 +49,14 @@ table inet foreign {
 _STAYS = "KUBE-FIREWALL"
 """Upstream leaves this chain to the kubelet, which shares it."""
 
+_OWN_CHAINS = {
+    "iptables": ("KUBE-SVC-", "KUBE-SEP-", "KUBE-EXTERNAL-SERVICES", "KUBE-PROXY-CANARY"),
+    "ipvs": ("KUBE-IPVS-", "KUBE-LOAD-BALANCER", "KUBE-NODE-PORT"),
+    "userspace": ("KUBE-PORTALS-", "KUBE-NODEPORT-"),
+}
+"""Chains by which a mode is known."""
+_PROTOCOLS = ("TCP", "UDP", "SCTP")
+
 _COUNTERS = re.compile(r" \[\d+:\d+\]$")
 
 
@@ -79,21 +88,33 @@ class Ruleset:
         found = [line for tool in _IPTABLES for line in self._xtables(tool) if "KUBE" not in line]
         return (*found, *self._run(["nft", "list", "table", "inet", "foreign"]).splitlines())
 
-    def leftovers(self, mode: str = "") -> tuple[str, ...]:
-        """Lines of ours: of one mode, or of all."""
+    def leftovers(self, mode: str = "", *, now: str = "") -> tuple[str, ...]:
+        """What is left of ours: of one mode after another (`now`) took over, or of all."""
         found: list[str] = []
         if mode in ("", "nftables"):
             tables = self._run(["nft", "list", "tables"]).splitlines()
             found += [line for line in tables if line.endswith(" kube-proxy")]
-        if mode in ("", "iptables"):
-            found += self._kube_lines()
+        if mode != "nftables":
+            # Modes that use iptables share some chains, so only others tell that one was there.
+            is_shared = now in _OWN_CHAINS
+            words = _OWN_CHAINS[mode] if is_shared else ("KUBE-",)
+            found += self._lines_with(words)
+        if mode in ("", "ipvs"):
+            found += self._ipvs_lines()
         return tuple(found)
 
-    def _kube_lines(self) -> Iterator[str]:
+    def _lines_with(self, words: Sequence[str]) -> Iterator[str]:
         for tool in _IPTABLES:
             for line in self._xtables(tool):
-                if "KUBE-" in line and _STAYS not in line:
+                if any(word in line for word in words) and _STAYS not in line:
                     yield f"{tool}: {line}"
+
+    def _ipvs_lines(self) -> Iterator[str]:
+        """The link that carries service addresses, and virtual servers."""
+        links = self._run(["ip", "-brief", "link"]).splitlines()
+        yield from (line for line in links if line.startswith(SERVICE_LINK))
+        servers = self._run(["sh", "-c", "cat /proc/net/ip_vs 2>/dev/null || true"]).splitlines()
+        yield from (line for line in servers if line.startswith(_PROTOCOLS))
 
     def _xtables(self, tool: str) -> Iterator[str]:
         """What the tool saves, without time stamps and counters."""

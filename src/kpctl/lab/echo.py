@@ -1,8 +1,8 @@
 """Echo servers of the lab: they answer with their own name and the source address they saw.
 
 One `EchoServers` serves every pod of a lab from one event loop, with sockets made inside the pods.
-TCP answers each line, UDP each datagram, SCTP each INIT (in the cookie of its INIT ACK). The
-answer is an `EchoReply` as JSON, the same for all three.
+TCP answers each line, UDP each datagram. SCTP answers like TCP where the kernel has it, else each
+INIT (in the cookie of its INIT ACK). The answer is an `EchoReply` as JSON, the same for all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import socket
 import msgspec
 
 from kpctl.lab.packets import INIT, INIT_ACK, SctpPacket, format_sctp, parse_sctp, strip_ipv4_header
-from kpctl.lab.sockets import Hosts, bound_socket, sctp_socket
+from kpctl.lab.sockets import Hosts, bound_socket, has_kernel_sctp, raw_sctp_socket
 from kubeproxy.facts.ids import Family, Protocol
 
 _SCTP_TAG = 0x6B706C62
@@ -58,14 +58,14 @@ class EchoServers:
     def listen(self, wanted: Listening) -> None:
         if wanted not in self._open:
             opener = {
-                Protocol.TCP: self._open_tcp,
+                Protocol.TCP: self._open_stream,
                 Protocol.UDP: self._open_udp,
-                Protocol.SCTP: self._open_sctp,
+                Protocol.SCTP: self._open_stream if has_kernel_sctp() else self._open_raw_sctp,
             }
             self._open[wanted] = opener[wanted.protocol](wanted)
 
     def stop(self, listening: Listening) -> None:
-        """Close a port and reset the open TCP connections to it."""
+        """Close a port and reset the open connections to it."""
         if port := self._open.pop(listening, None):
             port.close()
 
@@ -86,7 +86,7 @@ class EchoServers:
             port=wanted.port,
         )
 
-    def _open_tcp(self, wanted: Listening) -> _Port:
+    def _open_stream(self, wanted: Listening) -> _Port:
         sock = self._bound(wanted)
         sock.listen(_BACKLOG)
         port = _Port(wanted.host, sock)
@@ -98,14 +98,14 @@ class EchoServers:
         asyncio.get_running_loop().add_reader(port.sock, port.answer_datagram)
         return port
 
-    def _open_sctp(self, wanted: Listening) -> _Port:
+    def _open_raw_sctp(self, wanted: Listening) -> _Port:
         """Open the raw socket that serves all SCTP ports of a host, unless it is open.
 
         A raw socket receives every SCTP packet, so each packet is compared with the open ports.
         """
         key = (wanted.host, wanted.family)
         if key not in self._sctp:
-            sock = self._sctp[key] = sctp_socket(self._hosts, wanted.host, wanted.family)
+            sock = self._sctp[key] = raw_sctp_socket(self._hosts, wanted.host, wanted.family)
             asyncio.get_running_loop().add_reader(sock, self._answer_sctp, sock, *key)
         return _Port(wanted.host, None)
 
@@ -129,7 +129,7 @@ class _Port:
 
     @property
     def sock(self) -> socket.socket:
-        assert self._listener is not None, "an SCTP port has no socket of its own"
+        assert self._listener is not None, "a raw SCTP port has no socket of its own"
         return self._listener
 
     def accept(self) -> None:

@@ -33,13 +33,24 @@ from kpctl.lab.packets import (
     parse_sctp,
     strip_ipv4_header,
 )
-from kpctl.lab.sockets import Hosts, bound_socket, icmp_socket, sctp_socket
+from kpctl.lab.sockets import (
+    Hosts,
+    bound_socket,
+    has_kernel_sctp,
+    icmp_socket,
+    raw_sctp_socket,
+)
 from kubeproxy.facts.ids import Family, Protocol
 
 DEFAULT_TIMEOUT_SECONDS = 1.0
 _ASK = b"who?\n"
 _MAX_REMEMBERED = 4096
 _SCTP_LISTEN_SECONDS = 0.05
+_REPORT_ERRORS = {
+    Family.IPV4: (socket.IPPROTO_IP, 11, 1),
+    Family.IPV6: (socket.IPPROTO_IPV6, 25, 1),
+}
+"""IP_RECVERR and IPV6_RECVERR: without them only some ICMP errors end a UDP socket's wait."""
 _SCTP_REPEAT = 5
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 
@@ -84,7 +95,7 @@ class Prober:
     async def probe(
         self, target: Target, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     ) -> Outcome:
-        if target.protocol is Protocol.TCP:
+        if _is_stream(target.protocol):
             opened = await self.connect(target, timeout_seconds=timeout_seconds)
             if isinstance(opened, Outcome):
                 return opened
@@ -94,23 +105,23 @@ class Prober:
                 opened.close()
         if target.protocol is Protocol.UDP:
             return await self._probe_udp(target, timeout_seconds)
-        return await self._probe_sctp(target, timeout_seconds)
+        return await self._probe_raw_sctp(target, timeout_seconds)
 
     async def connect(
         self, target: Target, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     ) -> Connection | Outcome:
-        """An open TCP connection, or why there is none."""
+        """An open connection, or why there is none."""
         sock = self._socket(target)
         watch, port = self._watch(target), sock.getsockname()[1]
-        watch.forget(Protocol.TCP, port)
+        watch.forget(target.protocol, port)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_seconds):
                 await loop.sock_connect(sock, (target.address, target.port))
         except TimeoutError:
-            fate = watch.find(Protocol.TCP, port) or Fate.DROPPED
+            fate = watch.find(target.protocol, port) or Fate.DROPPED
         except OSError as error:
-            fate = watch.find(Protocol.TCP, port) or _fate_of(error)
+            fate = watch.find(target.protocol, port) or _fate_of(error)
         else:
             return Connection(sock)
         sock.close()
@@ -138,6 +149,7 @@ class Prober:
         watch.forget(Protocol.UDP, port)
         loop = asyncio.get_running_loop()
         try:
+            sock.setsockopt(*_REPORT_ERRORS[target.family])
             sock.connect((target.address, target.port))
             async with asyncio.timeout(timeout_seconds):
                 await loop.sock_sendall(sock, _ASK)
@@ -150,8 +162,9 @@ class Prober:
         finally:
             sock.close()
 
-    async def _probe_sctp(self, target: Target, timeout_seconds: float) -> Outcome:
-        sock, watch = sctp_socket(self._hosts, target.source, target.family), self._watch(target)
+    async def _probe_raw_sctp(self, target: Target, timeout_seconds: float) -> Outcome:
+        sock = raw_sctp_socket(self._hosts, target.source, target.family)
+        watch = self._watch(target)
         port = target.source_port or random.randint(32768, 60999)
         watch.forget(Protocol.SCTP, port)
         init = SctpPacket(port, target.port, 0, INIT, random.randint(1, 2**32 - 1))
@@ -190,6 +203,11 @@ class Prober:
         raise AssertionError("unreachable: the caller's time-out ends the loop")
 
 
+def _is_stream(protocol: Protocol) -> bool:
+    """Does the kernel have connections of this protocol?"""
+    return protocol is Protocol.TCP or (protocol is Protocol.SCTP and has_kernel_sctp())
+
+
 def _sctp_outcome(data: bytes, init: SctpPacket, family: Family) -> Outcome | None:
     """The outcome of our INIT if this packet is the reply to it, else None."""
     packet = parse_sctp(strip_ipv4_header(data) if family is Family.IPV4 else data)
@@ -202,7 +220,7 @@ def _sctp_outcome(data: bytes, init: SctpPacket, family: Family) -> Outcome | No
 
 
 class Connection:
-    """An open TCP connection to an echo server."""
+    """An open connection to an echo server."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from kpctl.lab.namespaces import Namespaces
+from kpctl.lab.pace import scaled
 from kpctl.lab.sockets import bound_socket
 from kpctl.lab.topology import POD_CIDR
 from kubeproxy.errors import KernelError
@@ -30,13 +31,15 @@ from kubeproxy.facts.ids import Family, Protocol
 
 HEALTH_PORT = 10256
 METRICS_PORT = 10249
-START_SECONDS = 180.0
-"""Until the first sync. Far more than any start takes; an emulated kernel beside other work has
-needed 50 s. A proxy that ends is noticed at once."""
+START_SECONDS = 120.0
+"""Until the first sync. Far more than any start takes; a proxy that ends is noticed at once. This
+and the other limits are for an ordinary machine: `pace` stretches them on a slower one."""
 STOP_SECONDS = 60.0
 """Even a killed process may wait seconds for the kernel, while namespaces are being removed."""
 
 SETTLE_SECONDS = 60.0
+_ASK_SECONDS = 2.0
+_UDP_IDLE_MILLISECONDS = 250
 _POLL_SECONDS = 0.01
 _START_POLL_SECONDS = 0.05
 _LAST_SYNC = re.compile(
@@ -118,7 +121,7 @@ class Proxies:
         for process in self._running.values():
             _send_signal(process, signal.SIGSTOP)
         try:
-            async with asyncio.timeout(STOP_SECONDS):
+            async with asyncio.timeout(scaled(STOP_SECONDS)):
                 while not all(map(_is_stopped, self._running.values())):
                     await asyncio.sleep(_POLL_SECONDS)
             yield
@@ -152,7 +155,7 @@ class Proxies:
 
     async def _ask(self, node: str, port: int, path: str) -> str:
         try:
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(scaled(_ASK_SECONDS)):
                 return await self.get(node, "127.0.0.1", port, path)
         except OSError:
             return ""
@@ -164,12 +167,13 @@ class Proxies:
         timeout_seconds: float,
         poll_seconds: float,
     ) -> None:
-        deadline = time.monotonic() + timeout_seconds
+        limit = scaled(timeout_seconds)
+        deadline = time.monotonic() + limit
         for node in self.nodes:
             while not _is_after(await ask(node), since):
                 self._check_running(node)
                 if time.monotonic() > deadline:
-                    raise self._failure(node, f"did not sync within {timeout_seconds:g} s")
+                    raise self._failure(node, f"did not sync within {limit:.0f} s")
                 await asyncio.sleep(poll_seconds)
 
     def _check_running(self, node: str) -> None:
@@ -195,6 +199,8 @@ class Proxies:
             "proxy-mode": self.mode,
             "hostname-override": node,
             "manifests": str(self.manifests),
+            "inspection-socket": str(self.socket(node)),
+            **_slow_flags(self.mode),
             **self.flags,
         }
         given = [f"--{name}={value}" for name, value in flags.items() if value]
@@ -210,12 +216,24 @@ class Proxies:
                 stderr=log,
             )
 
+    def socket(self, node: str) -> Path:
+        """Where this node's proxy can be inspected."""
+        return self._directory / f"{node}.sock"
+
     def _log_path(self, node: str) -> Path:
         return self._directory / f"{node}.log"
 
     def _failure(self, node: str, what: str) -> ProxyFailed:
         tail = self.log(node, lines=15)
         return ProxyFailed(f"kube-proxy on {node} {what}; its last lines:\n{tail}")
+
+
+def _slow_flags(mode: str) -> Mapping[str, str]:
+    """Flags of a mode whose defaults are too short for a slow machine."""
+    if mode != "userspace":
+        return {}
+    # An endpoint that replies later than that finds the client's flow forgotten.
+    return {"udp-timeout": f"{round(scaled(_UDP_IDLE_MILLISECONDS))}ms"}
 
 
 def _send_signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
@@ -234,7 +252,7 @@ def _is_stopped(process: asyncio.subprocess.Process) -> bool:
 async def _wait_or_kill(process: asyncio.subprocess.Process) -> bool:
     """Wait for the end. Return False if it had to be forced."""
     try:
-        async with asyncio.timeout(STOP_SECONDS):
+        async with asyncio.timeout(scaled(STOP_SECONDS)):
             await process.wait()
     except TimeoutError:
         _send_signal(process, signal.SIGKILL)

@@ -12,11 +12,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol as Seam
 
-from kubeproxy.errors import Unsupported
 from kubeproxy.facts.ids import Family, Protocol
 
-_KIND = {Protocol.TCP: socket.SOCK_STREAM, Protocol.UDP: socket.SOCK_DGRAM}
 _KERNEL_SCTP = Path("/proc/net/sctp")
+_RECEIVE_ERRORS = {
+    # Numbers of <linux/in.h> and <linux/in6.h>, which Python has no names for.
+    Family.IPV4: (socket.IPPROTO_IP, 11),
+    Family.IPV6: (socket.IPPROTO_IPV6, 25),
+}
 
 
 class Hosts(Seam):
@@ -25,20 +28,33 @@ class Hosts(Seam):
     def inside(self, host: str) -> AbstractContextManager[None]: ...
 
 
+def has_kernel_sctp() -> bool:
+    """Whether SCTP sockets are the kernel's; else the lab speaks SCTP itself (`raw_sctp_socket`).
+
+    Not both: a kernel that knows SCTP aborts the associations it knows nothing of.
+    """
+    return _KERNEL_SCTP.exists()
+
+
 def bound_socket(
     hosts: Hosts, host: str, family: Family, protocol: Protocol, *, address: str = "", port: int = 0
 ) -> socket.socket:
-    """A non-blocking TCP or UDP socket of a host, bound, by default to any address and port."""
+    """A non-blocking socket of a host, bound, by default to any address and port."""
+    is_stream = protocol is not Protocol.UDP
+    kind = socket.SOCK_STREAM if is_stream else socket.SOCK_DGRAM
     with hosts.inside(host):
-        sock = socket.socket(family.af, _KIND[protocol])
+        sock = socket.socket(family.af, kind, protocol.number)
     try:
         sock.setblocking(False)
-        if port and protocol is Protocol.TCP:
+        if port and is_stream:
             # Not where the kernel chooses the port: it may then give two sockets the same one.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family is Family.IPV6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if protocol is Protocol.TCP:
+        if protocol is Protocol.SCTP:
+            # Without this an association goes on trying after an ICMP error.
+            sock.setsockopt(*_RECEIVE_ERRORS[family], 1)
+        if is_stream:
             # Closing with a reset leaves no TIME_WAIT behind, so fixed ports can be used again.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.bind((address or family.wildcard, port))
@@ -48,14 +64,8 @@ def bound_socket(
     return sock
 
 
-def sctp_socket(
-    hosts: Hosts, host: str, family: Family, *, kernel_sctp: Path = _KERNEL_SCTP
-) -> socket.socket:
+def raw_sctp_socket(hosts: Hosts, host: str, family: Family) -> socket.socket:
     """A non-blocking raw socket that sees every SCTP packet delivered to a host."""
-    if kernel_sctp.exists():
-        raise Unsupported(
-            "the kernel's own SCTP is loaded and would abort the lab's associations: rmmod sctp"
-        )
     return _raw(hosts, host, family, Protocol.SCTP.number)
 
 

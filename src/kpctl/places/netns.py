@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -16,6 +19,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def enter_namespace(handle: int) -> None:
     """Take the calling thread into the network namespace of an open file. Raises OSError."""
     _check(_libc.setns(handle, _CLONE_NEWNET))
+
+
+@contextmanager
+def inside_namespace(namespace: Path) -> Iterator[None]:
+    """Take the calling thread, and the processes it starts, into a network namespace."""
+    with Path("/proc/thread-self/ns/net").open() as home, namespace.open() as there:
+        enter_namespace(there.fileno())
+        try:
+            yield
+        finally:
+            enter_namespace(home.fileno())
 
 
 def leave_namespace() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kpctl.places.netns import enter_namespace
+from kpctl.places.netns import inside_namespace
 
 _HOLD = "ip link set lo up && echo up && exec cat"
 
@@ -43,12 +43,8 @@ class PrivateNetwork:
     @contextmanager
     def inside(self) -> Iterator[None]:
         """Take the calling thread, and the processes it starts, into the network."""
-        with Path("/proc/thread-self/ns/net").open() as home, self.namespace.open() as there:
-            enter_namespace(there.fileno())
-            try:
-                yield
-            finally:
-                enter_namespace(home.fileno())
+        with inside_namespace(self.namespace):
+            yield
 
     def close(self) -> None:
         assert self._holder.stdin is not None

@@ -1,8 +1,9 @@
-"""The first process of a user-mode kernel: serves calls from the host, one JSON line each.
+"""The first process of a guest kernel: serves calls from the host, one JSON line each.
 
 Every call runs in a child of its own with a network namespace of its own, so that no call sees
 another's state. Modules named on the command line are imported beforehand, which makes a call
-quick. `uml` is the other end.
+quick. `guest` is the other end. The standard library is all it needs: a guest may have a root
+of its own.
 """
 
 from __future__ import annotations
@@ -10,20 +11,19 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
+import json
 import os
 import sys
 import traceback
 from pathlib import Path
-from typing import IO
-
-import msgspec
+from typing import IO, NamedTuple
 
 from kpctl.places.netns import leave_namespace
 
 _POWER_OFF = 0x4321FEDC
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(NamedTuple):
     """Which function of which file, with which arguments."""
 
     file: str
@@ -35,10 +35,16 @@ def serve(line: IO[bytes]) -> None:
     """Serve calls until the host sends null."""
     line.write(b"ready\n")
     for request in line:
-        call = msgspec.json.decode(request, type=Call | None)
+        call = json.loads(request)
         if call is None:
             return
-        line.write(run_in_child(call) + b"\n")
+        _write_all(line, run_in_child(Call(**call)) + b"\n")
+
+
+def _write_all(line: IO[bytes], data: bytes) -> None:
+    """Write it piece by piece: an unbuffered device takes as much as it likes."""
+    while data:
+        data = data[line.write(data) :]
 
 
 def run_in_child(call: Call) -> bytes:
@@ -52,7 +58,7 @@ def run_in_child(call: Call) -> bytes:
     with os.fdopen(read_end, "rb") as pipe:
         encoded = pipe.read()
     os.waitpid(child, 0)
-    return encoded or msgspec.json.encode({"error": "the guest process died"})
+    return encoded or json.dumps({"error": "the guest process died"}).encode()
 
 
 def _run_child(call: Call, write_end: int) -> None:
@@ -62,8 +68,15 @@ def _run_child(call: Call, write_end: int) -> None:
     except BaseException:
         result = {"error": traceback.format_exc()}
     with os.fdopen(write_end, "wb") as pipe:
-        pipe.write(msgspec.json.encode(result))
+        pipe.write(json.dumps(result, default=_as_builtins).encode())
     os._exit(0)
+
+
+def _as_builtins(value: object) -> object:
+    """Values of our own types are written as the host reads them."""
+    import msgspec
+
+    return msgspec.to_builtins(value)
 
 
 def _run(call: Call) -> object:

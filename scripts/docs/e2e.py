@@ -1,0 +1,94 @@
+"""The page of upstream's end-to-end tests, out of the results that `make test-e2e` keeps."""
+
+from __future__ import annotations
+
+import re
+
+from kpctl.kubernetes.results import Results, Run
+
+_MARKS = {"passed": "✔", "failed": "✘", "skipped": "–"}
+_HEAD = """# Upstream's end-to-end tests
+
+Kubernetes tests its own kube-proxy with a suite of end-to-end tests. `make test-e2e MODE=nftables`
+runs the same binary against [a real cluster](guides/cluster.md) with this program as kube-proxy:
+the specs of `[sig-network]` about Services, conntrack, networking, kube-proxy, EndpointSlices, host
+ports, traffic distribution and dual stack, and those that restart kube-proxy or remove its rules.
+What needs a cloud, the Internet or SCTP is left out.
+
+This page is made by that command. A spec is skipped when it says itself that it does not apply.
+"""
+
+
+def e2e_page(results: Results) -> str:
+    """The page as Markdown."""
+    ours = [run for run in results.runs if run.proxy == "ours"]
+    parts = [_HEAD, _summary(results.runs), _failures(results), _repeated(ours), _specs(ours)]
+    return "\n".join(part for part in parts if part)
+
+
+def _summary(runs: list[Run]) -> str:
+    rows = [
+        f"| {run.mode} | {_program(run)} | {run.count('passed')} | {run.count('failed')} "
+        f"| {run.count('skipped')} | {run.minutes:g} min | {run.kubernetes} | {run.kernel} |"
+        for run in runs
+    ]
+    head = "| mode | kube-proxy | passed | failed | skipped | took | Kubernetes | kernel |"
+    return "\n".join([head, "|---|---|--:|--:|--:|--:|---|---|", *rows, ""])
+
+
+def _program(run: Run) -> str:
+    return "this one" if run.proxy == "ours" else "upstream's"
+
+
+def _failures(results: Results) -> str:
+    """Specs that fail, with upstream's result in the same place beside them."""
+    upstream = {
+        (r.mode, name): s for r in results.runs if r.proxy != "ours" for name, s in r.specs.items()
+    }
+    rows = []
+    for run in results.runs:
+        for name, spec in sorted(run.specs.items()):
+            if run.proxy == "ours" and spec.state == "failed":
+                theirs = upstream.get((run.mode, name))
+                other = theirs.state if theirs else "not run"
+                rows.append(f"| {run.mode} | {_escape(name)} | {other} | {_escape(spec.reason)} |")
+    if not rows:
+        return "## Failures\n\nNone.\n"
+    head = "| mode | spec | upstream's in the same place | why |"
+    return "\n".join(["## Failures", "", head, "|---|---|---|---|", *rows, ""])
+
+
+def _repeated(runs: list[Run]) -> str:
+    """Specs that were run again, alone: nothing is hidden that way."""
+    rows = [
+        f"| {run.mode} | {_escape(name)} | {before} | {run.specs[name].state} |"
+        for run in runs
+        for name, before in sorted(run.repeated.items())
+    ]
+    if not rows:
+        return ""
+    words = "The time above is that of the first run. These specs were run again in a later one:"
+    head = "| mode | spec | first | again |"
+    return "\n".join(["## Run again", "", words, "", head, "|---|---|---|---|", *rows, ""])
+
+
+def _specs(runs: list[Run]) -> str:
+    names = sorted({name for run in runs for name in run.specs})
+    head = "| spec | " + " | ".join(run.mode for run in runs) + " |"
+    rule = "|---|" + ":-:|" * len(runs)
+    rows = [
+        f"| {_escape(name)} | " + " | ".join(_mark(r, name) for r in runs) + " |" for name in names
+    ]
+    legend = "✔ passed, ✘ failed, – skipped; empty: not in this run."
+    return "\n".join(["## Every spec", "", legend, "", head, rule, *rows, ""])
+
+
+def _mark(run: Run, name: str) -> str:
+    spec = run.specs.get(name)
+    return _MARKS[spec.state] if spec else ""
+
+
+def _escape(text: str) -> str:
+    """Text in a cell of a table: no line breaks, nothing that Markdown would take for its own."""
+    flat = " ".join(text.split())
+    return re.sub(r"([|<>\[\]*_`])", r"\\\1", flat)
