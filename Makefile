@@ -1,7 +1,10 @@
 # Everything a person needs; each target sets up what it needs by itself.
 #   make demo        a small cluster of network namespaces, real traffic (MODE=iptables picks a mode)
 #   make test        all tests        make check       formatting, lint, types, layers
-#   make test-kernel kernel tests     make test-api    tests against a real API server
+#   make test-kernel kernel tests     make test-kernels   in Debian's kernels 6.1 and 6.12, under QEMU
+#   make test-api    tests against a real API server
+#   make test-cluster   the smoke test of a real cluster   make test-e2e   upstream's own tests in it (MODE=…)
+#   make test-browser tests of the dashboard in Chromium
 #   make bench       the benchmarks   make docs        the documentation as a site
 #   make image       an OCI image     make zipapp, deb, dist   one file; a Debian package; wheel and sdist
 
@@ -10,6 +13,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 MODE ?= nftables
 PYTEST := $(BIN)/pytest
+
+# Processes that run tests side by side; JOBS=0 is one test after the other. Most tests wait for
+# something else than a processor, so there may be more than processors.
+JOBS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
+PARALLEL := -n $(JOBS) --dist loadscope --no-loadscope-reorder
 
 # ARCH=arm64 builds for another machine. Packages come from where this machine's apt and pip are
 # configured to get them, or APT_SOURCE=FILE (sources of apt), PIP_OPTIONS="PIP_INDEX_URL=…".
@@ -20,11 +28,12 @@ PIP := $(PIP_OPTIONS) $(BIN)/python -m pip install --quiet --disable-pip-version
 PACK := $(PIP_OPTIONS) $(BIN)/python -m scripts.pack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo-packages demo check format test test-fast test-kernel test-api test-versions test-image \
-	docs reference recording image image-twice zipapp deb dist bench requirements clean
+.PHONY: help setup packages programs demo-packages cluster-packages demo check format test test-fast test-kernel test-kernels \
+	test-api test-versions test-image test-cluster test-e2e test-browser transcript docs reference recording screenshots image image-twice zipapp deb dist \
+	bench requirements clean
 
 help:
-	@sed -n '2,6p' Makefile | cut -c3-
+	@sed -n '2,9p' Makefile | cut -c3-
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -49,6 +58,10 @@ setup: $(VENV)/stamp
 packages:
 	@PYTHON=$(PYTHON) sh scripts/packages.sh test
 
+# What tests run against and Go must build first.
+programs: setup
+	@$(BIN)/python -m scripts.programs
+
 # The demo runs from the source and fetches nothing but what it uses.
 demo-packages:
 	@PYTHON=$(PYTHON) sh scripts/packages.sh demo
@@ -66,24 +79,57 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# What a real cluster uses beside the programs that are built with Go.
+cluster-packages:
+	@PYTHON=$(PYTHON) sh scripts/packages.sh cluster
+
 # What people can get is built and run by test-image: that takes minutes and a package source.
-test: packages setup
-	$(PYTEST) -m "not image"
+test: packages programs
+	$(PYTEST) $(PARALLEL) -m "not image and not kernels"
 
 # The quick part: no root, no kernel, no API server.
 test-fast: setup
-	$(PYTEST) -m "not kernel and not api and not uml and not image"
+	$(PYTEST) $(PARALLEL) -m "not kernel and not api and not uml and not image and not kernels and not cluster"
 
-test-kernel: packages setup
-	$(PYTEST) -m "kernel or uml"
+test-kernel: packages programs
+	$(PYTEST) $(PARALLEL) -m "kernel or uml"
 
-test-api: packages setup
-	$(PYTEST) -m api
+# Every mode in kernels that operators run. KERNELS names packages of Debian, or .deb files where apt
+# has none: make test-kernels KERNELS="linux-image-amd64 /tmp/linux-image-5.10.0-35-amd64_….deb".
+# KUBEPROXY_KERNEL_VARIANTS=all runs each flow in each family alone as well. Where the processor
+# cannot virtualise it takes an hour or more per kernel; `make test` has a short part.
+KERNELS ?=
+test-kernels: packages setup
+	$(if $(KERNELS),KUBEPROXY_KERNELS="$(KERNELS)") $(PYTEST) tests/kernels
+
+test-api: packages programs
+	$(PYTEST) $(PARALLEL) -m api
+
+# The dashboard in a real Chromium, which is installed first. `make test` runs the same where it is
+# installed already.
+test-browser: packages setup
+	@PYTHON=$(PYTHON) sh scripts/packages.sh browser
+	$(PYTEST) -m browser
 
 # Against older API servers; builds them with Go first, which takes many minutes, once per machine.
 # `make test` runs the same for those that are built already.
 test-versions: packages setup
 	KUBEPROXY_BUILD_VERSIONS=1 $(PYTEST) -m versions
+
+# The smoke test of a real cluster; builds its programs with Go first, some twenty minutes once per
+# machine. `make test` runs the same if they are built already.
+test-cluster: packages cluster-packages setup
+	KUBEPROXY_BUILD_CLUSTER=1 $(PYTEST) -m cluster
+
+# Upstream's end-to-end tests with our image, in one MODE; keeps the results and writes docs/e2e.md.
+# ARGUMENTS="--proxy=upstream --focus=…" runs some with upstream's program.
+test-e2e: cluster-packages image
+	$(BIN)/python -m kpctl.kubernetes.e2e --mode=$(MODE) --results=docs/e2e.json $(ARGUMENTS); \
+	  code=$$?; $(BIN)/python -m scripts.docs && exit $$code
+
+# A swap and the way back under load, as docs/guides/swap-transcript.md.
+transcript: cluster-packages image
+	$(BIN)/python -m scripts.docs.transcript
 
 # The documentation as a site in build/site. Pages made by code are committed; a test compares them
 # with what `make reference` writes. The variable silences an announcement of the theme.
@@ -97,6 +143,11 @@ reference: setup
 # The demo as a picture, docs/demo.svg; MODE picks the mode. Needs root.
 recording: setup
 	$(BIN)/python -m scripts.docs.recording $(MODE)
+
+# Pictures of the dashboard, docs/dashboard/*.png, of a proxy in the lab. Needs root.
+screenshots: packages setup
+	@PYTHON=$(PYTHON) sh scripts/packages.sh browser
+	$(BIN)/python -m scripts.docs.screenshots
 
 bench: packages setup
 	$(BIN)/kpctl bench

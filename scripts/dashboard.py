@@ -45,6 +45,7 @@ def quantiles(metric: str) -> tuple[tuple[str, str], ...]:
 PROGRAMMING = "kubeproxy_network_programming_duration_seconds"
 SYNC = "kubeproxy_sync_proxy_rules_duration_seconds"
 CHANGES = "kubeproxy_sync_proxy_rules"
+REFUSED = "kubeproxy_service_refused_packets_total"
 SECTIONS: dict[str, tuple[Panel, ...]] = {
     "Is it keeping up?": (
         Panel(
@@ -154,6 +155,41 @@ SECTIONS: dict[str, tuple[Panel, ...]] = {
             "0: the file has changed to what cannot be used, and the old one goes on",
             "short",
             ((total("kubeproxy_config_last_reload_successful", "instance"), "{{instance}}"),),
+        ),
+    ),
+    "Who uses it? (with --service-metrics)": (
+        Panel(
+            "New connections by Service",
+            "Those with most; the Services beyond the limit count together as other",
+            "ops",
+            (
+                (
+                    f"topk(10, {rate('kubeproxy_service_connections_total', 'namespace, name')})",
+                    "{{namespace}}/{{name}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Bytes by Service",
+            "Of connections that have ended; the kernel counts them if nf_conntrack_acct is 1",
+            "Bps",
+            (
+                (
+                    f"topk(10, {rate('kubeproxy_service_bytes_total', 'namespace, name')})",
+                    "{{namespace}}/{{name}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Packets refused by Service",
+            "Rejected: no endpoint at all. Dropped: none on the node, or a forbidden source",
+            "ops",
+            (
+                (
+                    f"topk(10, {rate(REFUSED, 'namespace, name, action')})",
+                    "{{action}} {{namespace}}/{{name}}",
+                ),
+            ),
         ),
     ),
     "What does it cost?": (

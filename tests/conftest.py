@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.support.host import PATIENCE_SECONDS, PROGRAMS, Host
+from tests.support.groups import GroupScheduling, rank_of
+from tests.support.host import PROGRAMS, Host
+from tests.support.waiting import LIMIT_SECONDS
 
 from kpctl.places.network import PrivateNetwork
 
@@ -18,6 +20,18 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupScheduling:
+    return GroupScheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let the longest groups of a parallel run begin first. Otherwise the order is as collected."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: rank_of(item.nodeid))
+
 
 Run = Callable[[Sequence[str]], subprocess.CompletedProcess[str]]
 
@@ -31,7 +45,7 @@ def run(tmp_path: Path) -> Run:
             [PROGRAMS / argv[0], *argv[1:]],
             capture_output=True,
             text=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=LIMIT_SECONDS,
             cwd=tmp_path,
             env={**os.environ, "COLUMNS": "140", "TERM": "dumb", "PYTHONUTF8": "1"},
         )

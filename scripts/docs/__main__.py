@@ -7,8 +7,11 @@ from pathlib import Path
 from kpctl.cli import main as kpctl
 from kpctl.completion.program import kube_proxy, of_click
 from kpctl.demo.lab import read_topology
+from kpctl.kubernetes.results import read_results
 from scripts.docs import man, reference
 from scripts.docs.cluster_picture import cluster_svg
+from scripts.docs.e2e import e2e_page
+from scripts.docs.inspection import inspection_page
 from scripts.docs.learn import learn_pages
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -24,8 +27,10 @@ def generated() -> dict[str, str]:
         "reference/events.md": reference.events_page(),
         "reference/labels.md": reference.labels_page(),
         "reference/kpctl.md": reference.commands_page(commands),
+        "reference/inspection.md": inspection_page(),
         "man/kube-proxy.8": man.kube_proxy_page(kube_proxy()),
         "man/kpctl.8": man.kpctl_page(commands),
+        "e2e.md": e2e_page(read_results(DOCS / "e2e.json")),
         "learn/cluster.svg": cluster_svg(read_topology(None)),
         **{f"learn/{name}": text for name, text in learn_pages().items()},
     }

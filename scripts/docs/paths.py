@@ -1,8 +1,8 @@
 """The way of one packet of a flow through the rules of each mode, as stations.
 
-In nftables and iptables mode the stations are what the tracers of the tests pass while they follow
-the packet through the rendered rules. In ipvs and userspace mode the kernel and the carrier decide;
-there the stations follow from the fate that the flow states and that its tests have verified.
+In nftables and iptables mode the stations are what the tracers of `kpctl trace` pass while they
+follow the packet through the rendered rules. In ipvs and userspace mode the kernel and the carrier
+decide; there the stations follow from the fate that the flow states and its tests have verified.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
-from tests.support import iptables_tracer, nft_tracer
 
 from kpctl.flows.flow import Check, Flow, Packets
 from kpctl.flows.model import node_facts, node_plans
 from kpctl.flows.objects import Destination, World
 from kpctl.flows.run import arrival_of, meeting_node, services_at
-from kpctl.flows.trace import Arrival
 from kpctl.lab.probe import Fate
 from kpctl.lab.topology import Node
+from kpctl.trace.packets import Arrival, Step, StepKind
+from kpctl.trace.tracers import trace_plans
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.modes.iptables.options import Options
 from kubeproxy.plan.types import ServicePlan
-
-Trail = Sequence[tuple[str, str]]
 
 
 class Station(msgspec.Struct, frozen=True):
@@ -71,17 +69,17 @@ def stations(sent: Sent, mode: str) -> list[Station]:
 
 
 def _through_nftables(sent: Sent) -> Iterator[Station]:
-    tracer = nft_tracer.trace_plans(sent.plans, sent.facts)
-    outcome = tracer.outcomes(sent.arrival)[0]
-    yield from _of_trail(outcome.state.trail, partial(_endpoint_text, sent))
+    tracer = trace_plans(sent.plans, sent.facts, mode="nftables")
+    way = tracer.ways(sent.arrival)[0]
+    yield from _of_steps(way.steps, partial(_endpoint_text, sent))
 
 
 def _through_iptables(sent: Sent) -> Iterator[Station]:
     localhost = sent.flow.proxy.get("iptables-localhost-nodeports") != "false"
     options = Options(localhost_node_ports=localhost)
-    tracer = iptables_tracer.trace_plans(sent.plans, sent.facts, options)
-    outcome = tracer.outcomes(sent.arrival)[0]
-    yield from _of_trail(outcome.state.trail, partial(_endpoint_text, sent))
+    tracer = trace_plans(sent.plans, sent.facts, mode="iptables", options=options)
+    way = tracer.ways(sent.arrival)[0]
+    yield from _of_steps(way.steps, partial(_endpoint_text, sent))
 
 
 def _endpoint_text(sent: Sent) -> str:
@@ -100,22 +98,23 @@ _ACTIONS = {
 }
 
 
-def _of_trail(trail: Trail, endpoint: Callable[[], str]) -> Iterator[Station]:
+def _of_steps(steps: Sequence[Step], endpoint: Callable[[], str]) -> Iterator[Station]:
     """Chains in which something happened, nested as they were entered."""
     kept: list[Station] = []
     open_chains: list[int] = []
-    for what, name in trail:
-        if what in ("hook", "enter"):
-            open_chains = [] if what == "hook" else open_chains
-            kept = _without_idle_hook(kept) if what == "hook" else kept
+    for kind, name, _, _ in steps:
+        if kind in (StepKind.HOOK, StepKind.ENTER):
+            is_hook = kind is StepKind.HOOK
+            open_chains = [] if is_hook else open_chains
+            kept = _without_idle_hook(kept) if is_hook else kept
             open_chains.append(len(kept))
             kept.append(Station(len(open_chains) - 1, name))
-        elif what == "leave":
+        elif kind is StepKind.LEAVE:
             began = open_chains.pop()
             if not any(station.what for station in kept[began:]):
                 del kept[began:]
-        else:
-            text = f"found in @{name}" if what == "look" else _ACTIONS[name]
+        elif kind in (StepKind.LOOK, StepKind.DO):
+            text = f"found in @{name}" if kind is StepKind.LOOK else _ACTIONS[name]
             kept += _acted(len(open_chains), text.format(endpoint=endpoint()))
     yield from _merged(_without_idle_hook(kept))
 

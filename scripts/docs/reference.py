@@ -118,6 +118,7 @@ def metrics_page() -> str:
     groups = {
         "Of the proxy": metric_table.UPSTREAM,
         "Packets counted by the kernel": metric_table.PACKET_COUNTERS,
+        "Per Service, with --service-metrics": metric_table.SERVICE_COUNTERS,
         "Ours": metric_table.EXTENSIONS,
         "Of the API client": metric_table.CLIENT,
         "Of the program": metric_table.GENERIC,

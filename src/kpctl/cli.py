@@ -14,7 +14,15 @@ from importlib.util import find_spec
 import click
 
 from kpctl.completion.cli import completion
-from kpctl.look.cli import apply, cleanup, plan, render
+from kpctl.connections.cli import connections
+from kpctl.dashboard.cli import dashboard
+from kpctl.doctor.cli import bundle, doctor
+from kpctl.drift.cli import drift
+from kpctl.look.cli import apply, cleanup, plan
+from kpctl.look.exits import FAILED
+from kpctl.report.cli import explain, get, render, status
+from kpctl.top.cli import top
+from kpctl.trace.cli import trace
 from kubeproxy.errors import ProxyError
 from kubeproxy.go.text import format_os_error
 from kubeproxy.run.process import open_standard_streams
@@ -29,7 +37,8 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except ProxyError as error:
-            raise click.ClickException(str(error)) from error
+            click.ClickException(str(error)).show()
+            ctx.exit(getattr(error, "exit_code", FAILED))
         except BrokenPipeError:
             raise  # click ends quietly
         except OSError as error:
@@ -74,5 +83,18 @@ def _desk_command(name: str, folder: str) -> click.Command:
 
 for _name, _folder in _DESK_COMMANDS.items():
     main.add_command(_desk_command(_name, _folder))
-for _command in (plan, render, apply, cleanup, completion):
+for _command in (
+    plan,
+    apply,
+    cleanup,
+    doctor,
+    drift,
+    connections,
+    top,
+    dashboard,
+    bundle,
+    completion,
+):
+    main.add_command(_command)
+for _command in (status, get, explain, trace, render):
     main.add_command(_command)

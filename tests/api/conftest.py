@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -51,21 +50,6 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     made.sign("client", "/O=nodes/CN=alice", "extendedKeyUsage=clientAuth")
     made.sign("client2", "/O=nodes/CN=bob", "extendedKeyUsage=clientAuth")
     return made
-
-
-Until = Callable[[Callable[[], object]], Awaitable[None]]
-
-
-@pytest.fixture
-def until() -> Until:
-    """Wait, as short as possible, for something that another task makes true."""
-
-    async def wait(condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():
-                await asyncio.sleep(0.005)
-
-    return wait
 
 
 class Cluster(msgspec.Struct, frozen=True):

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,9 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from tests.support import waiting
 from tests.support.reflecting import lists, streams
+from tests.support.waiting import LIMIT_SECONDS, until_async
 
 from kpctl.apiserver.admin import Json, endpoint_slice, service
 from kpctl.apiserver.small import Fault, SeenRequest, SmallApiServer
@@ -74,6 +75,7 @@ def daemon(api: SmallApiServer, folder: Path, extra: str = "") -> Iterator[Path]
     config, log = folder / "config", folder / "log"
     config.write_text(CONFIG + extra)
     flags = [f"--config={config}", f"--master={api.url}", f"--hostname-override={NODE}"]
+    flags.append("--inspection-socket=")
     with log.open("wb") as output:
         process = subprocess.Popen([sys.executable, "-m", "kubeproxy", *flags], stderr=output)
     try:
@@ -87,7 +89,7 @@ def daemon(api: SmallApiServer, folder: Path, extra: str = "") -> Iterator[Path]
 async def healthz() -> tuple[int, Json]:
     def get() -> tuple[int, Json]:
         try:
-            with urlopen("http://127.0.0.1:10256/healthz", timeout=5) as answer:
+            with urlopen("http://127.0.0.1:10256/healthz", timeout=LIMIT_SECONDS) as answer:
                 return int(answer.status), json.loads(answer.read())
         except HTTPError as error:
             return error.code, json.loads(error.read())
@@ -98,17 +100,25 @@ async def healthz() -> tuple[int, Json]:
 
 
 async def until(condition: Callable[[], object], log: Path) -> None:
-    deadline = time.monotonic() + 40
-    while not condition():
-        assert time.monotonic() < deadline, log.read_text()[-4000:]
-        await asyncio.sleep(0.05)
+    await waiting.until(condition, lambda: log.read_text()[-4000:])
+
+
+async def until_health(code: int, log: Path) -> None:
+    async def is_so() -> bool:
+        return (await healthz())[0] == code
+
+    await until_async(is_so, lambda: log.read_text()[-4000:])
 
 
 async def first_health(log: Path) -> tuple[int, Json]:
-    deadline = time.monotonic() + 40
-    while (found := await healthz())[0] == 0:
-        assert time.monotonic() < deadline, log.read_text()[-4000:]
-        await asyncio.sleep(0.02)
+    found: tuple[int, Json] = (0, {})
+
+    async def is_served() -> bool:
+        nonlocal found
+        found = await healthz()
+        return found[0] != 0
+
+    await until_async(is_served, lambda: log.read_text()[-4000:])
     return found
 
 
@@ -143,7 +153,10 @@ async def test_a_node_with_a_zone_is_unhealthy_without_its_slices(
     api.forbidden = set(SLICES)
     with daemon(api, tmp_path) as log:
         assert (await first_health(log))[0] == 200
-        await asyncio.sleep(4)
+        if is_late:
+            await until_health(503, log)
+        else:
+            await asyncio.sleep(3)
         code, body = await healthz()
         assert code == (503 if is_late else 200)
         assert body["nodeEligible"] is True
@@ -153,8 +166,7 @@ async def test_a_node_with_a_zone_is_unhealthy_without_its_slices(
         assert "nothing is programmed before the first list" in line
         api.forbidden = set()
         await until(lambda: "10.1.0.1" in rules(), log)
-        while (await healthz())[0] != 200:
-            await asyncio.sleep(0.1)
+        await until_health(200, log)
 
 
 async def test_gate_watch_list_client_reaches_the_requests(

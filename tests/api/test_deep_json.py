@@ -15,7 +15,8 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.reflecting import PAGES, Until, client_of, continues, lists, reflecting
+from tests.support.reflecting import PAGES, client_of, continues, lists, reflecting
+from tests.support.waiting import until
 from tests.support.watch_bytes import SYNCED, line, listed, page, raw, upsert
 
 from kpctl.apiserver.small import Fault, SmallApiServer
@@ -202,7 +203,7 @@ def test_an_object_is_named_once_per_version() -> None:
 
 
 async def test_the_reflector_lists_and_watches_on(
-    api: SmallApiServer, until: Until, capfd: pytest.CaptureFixture[str]
+    api: SmallApiServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One list, one watch, no pause; the object is named in the log and in use."""
     nest = SHAPES["mixed"](20_000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.recorded import RecordedRequests
 from tests.support.reflecting import client_of
+from tests.support.waiting import limit
 
 from kpctl.apiserver.pki import Pki
 from kpctl.apiserver.small import SmallApiServer
@@ -58,7 +58,7 @@ async def test_a_garbled_token_file_leaves_the_last_token_in_use(
     path.unlink()
     garble(path)
     before = descriptors()
-    async with asyncio.timeout(10):
+    async with limit():
         for _ in range(3):
             assert (await one.login()).headers == (("Authorization", "Bearer good"),)
     assert descriptors() == before

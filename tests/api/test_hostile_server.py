@@ -9,7 +9,6 @@ import zlib
 import pytest
 from tests.support.reflecting import (
     PAGES,
-    Until,
     client_of,
     continues,
     lists,
@@ -17,6 +16,7 @@ from tests.support.reflecting import (
     service,
     watching,
 )
+from tests.support.waiting import until
 
 from kpctl.apiserver.small import Fault, SmallApiServer
 from kubeproxy.api import client as client_module
@@ -105,7 +105,6 @@ async def test_a_malformed_response_is_named_alike_each_time(api: SmallApiServer
 @pytest.mark.parametrize("tokens", [["same"] * 30, [str(n) for n in range(30)]])
 async def test_a_list_without_a_last_page_is_given_up(
     api: SmallApiServer,
-    until: Until,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     tokens: list[str],
@@ -122,7 +121,7 @@ async def test_a_list_without_a_last_page_is_given_up(
 
 
 async def test_watches_that_bring_something_and_end_do_not_follow_without_a_pause(
-    api: SmallApiServer, until: Until
+    api: SmallApiServer,
 ) -> None:
     await api.create("services", "d", service("a"))
     for version in range(100, 110):

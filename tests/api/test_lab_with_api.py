@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import until_async
 
 from kpctl.apiserver.admin import NODES, SERVICES, SLICES, ApiAdmin, admin_of, service
 from kpctl.apiserver.real import RealApiServer
@@ -52,11 +53,14 @@ class ClusterLab:
         return await self.lab.prober.probe(target, timeout_seconds=1.0)
 
     async def until(self, is_right: Callable[[Outcome], bool]) -> None:
-        for _ in range(200):
-            if is_right(await self.ask()):
-                return
-            await asyncio.sleep(0.05)
-        raise AssertionError(f"{await self.ask()}; {self.lab.proxies.log('node-b')[-3000:]}")
+        last: Outcome | None = None
+
+        async def holds() -> bool:
+            nonlocal last
+            last = await self.ask()
+            return is_right(last)
+
+        await until_async(holds, lambda: f"{last}; {self.lab.proxies.log('node-b')[-3000:]}")
 
     def start_server(self) -> None:
         with self.lab.namespaces.inside("control"):

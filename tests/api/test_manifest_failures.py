@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.support.logged import Logging
 from tests.support.manifest_kit import manifest, settle, watching
+from tests.support.waiting import LIMIT_SECONDS, within_limit
 
 from kubeproxy.api import manifests
 from kubeproxy.api.manifest_links import places_of
@@ -300,13 +301,12 @@ async def test_other_tasks_run_while_a_file_is_parsed(
 
         def parse(text: str) -> Manifest:
             loop.call_soon_threadsafe(parsing.set)
-            assert release.wait(30)
+            assert release.wait(LIMIT_SECONDS)
             return parse_manifest(text)
 
         monkeypatch.setattr(manifests, "parse_manifest", parse)
         (place / "b.yaml").write_text(manifest("api"))
-        async with asyncio.timeout(30):
-            await parsing.wait()
+        await within_limit(parsing.wait())
         release.set()
         await received.until_services(web="10.96.0.1", api="10.96.0.1")
 

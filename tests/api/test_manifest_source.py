@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -198,7 +200,8 @@ def test_a_path_that_does_not_exist_is_named() -> None:
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """File permissions mean nothing to root."""
+    """Become another user, since permissions mean nothing to root; import first what is needed."""
+    importlib.import_module("concurrent.futures.thread")
     if os.geteuid() != 0:
         yield
         return
@@ -210,13 +213,12 @@ def as_nobody() -> Iterator[None]:
 
 
 @pytest.fixture
-def open_path(tmp_path: Path) -> Iterator[Path]:
+def open_path() -> Iterator[Path]:
     """A directory that every user may enter and write."""
-    for directory in (tmp_path, *tmp_path.parents[:2]):
-        directory.chmod(0o777)
-    yield tmp_path
-    for directory in tmp_path.parents[:2]:
-        directory.chmod(0o700)
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name)
+        path.chmod(0o777)
+        yield path
 
 
 async def test_an_unreadable_file_is_named_and_read_once_it_may_be(

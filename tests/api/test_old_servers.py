@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
-from tests.support.reflecting import Inbox, Until, client_of, reflecting, service
+from tests.support.reflecting import Inbox, client_of, reflecting, service
+from tests.support.waiting import until
 
 from kpctl.apiserver.small import Fault, SeenRequest, SmallApiServer
 from kubeproxy.api.reflector import Reflector, ReflectorSettings
@@ -23,9 +24,7 @@ def selects(request: SeenRequest) -> bool:
     return "fieldSelector" in request.query
 
 
-async def test_services_are_listed_without_a_selector_that_is_refused(
-    api: SmallApiServer, until: Until
-) -> None:
+async def test_services_are_listed_without_a_selector_that_is_refused(api: SmallApiServer) -> None:
     """v1.30 has none for Services. The other requests of the same start go on without it too."""
     api.faults.extend(
         [Fault(status=400, body=msgspec.json.encode(NO_SELECTOR), applies=selects)] * 20
@@ -40,9 +39,7 @@ async def test_services_are_listed_without_a_selector_that_is_refused(
     assert all("labelSelector" in request.query for request in api.requests)
 
 
-async def test_a_collection_that_is_absent_is_asked_for_rarely(
-    api: SmallApiServer, until: Until
-) -> None:
+async def test_a_collection_that_is_absent_is_asked_for_rarely(api: SmallApiServer) -> None:
     api.faults.extend([Fault(status=404)] * 20)
     inbox = Inbox()
     async with client_of(api) as client:

@@ -6,11 +6,10 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import wait_until
 
 from kpctl.places.network import PrivateNetwork
 
@@ -67,10 +66,3 @@ def namespaces_of(command: str) -> set[str]:
         except OSError:
             continue
     return found
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

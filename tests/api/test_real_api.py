@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.support.recorded import RecordedRequests
+from tests.support.waiting import until
 
 from kpctl.apiserver.admin import (
     NODES,
@@ -41,8 +42,6 @@ from kubeproxy.status.event_series import NORMAL, Reference
 from kubeproxy.status.events import Recorder
 
 pytestmark = [pytest.mark.api, pytest.mark.timeout(1800)]
-
-Until = Callable[[Callable[[], object]], "asyncio.Future[None]"]
 
 
 class View:
@@ -107,7 +106,7 @@ async def admin(real: RealApiServer) -> AsyncIterator[ApiAdmin]:
 
 @pytest.mark.parametrize("streams", [True, False], ids=["streaming", "pages"])
 async def test_the_first_sync_delivers_what_exists(
-    real: RealApiServer, admin: ApiAdmin, until: Until, streams: bool
+    real: RealApiServer, admin: ApiAdmin, streams: bool
 ) -> None:
     name = f"first-{'s' if streams else 'p'}"
     await admin.create(SERVICES, service(name))
@@ -125,7 +124,7 @@ async def test_the_first_sync_delivers_what_exists(
 
 
 async def test_services_are_created_changed_and_deleted(
-    real: RealApiServer, admin: ApiAdmin, until: Until
+    real: RealApiServer, admin: ApiAdmin
 ) -> None:
     async with viewing(real.access()) as view:
         await until(lambda: view.is_synced)
@@ -150,7 +149,7 @@ def ingress_ips(found: Service | None) -> list[str | None]:
 
 
 async def test_slices_are_created_scaled_to_zero_and_back_and_deleted(
-    real: RealApiServer, admin: ApiAdmin, until: Until
+    real: RealApiServer, admin: ApiAdmin
 ) -> None:
     async with viewing(real.access()) as view:
         await until(lambda: view.is_synced)
@@ -165,7 +164,7 @@ async def test_slices_are_created_scaled_to_zero_and_back_and_deleted(
 
 
 async def test_only_our_node_is_seen_through_create_change_delete_and_recreate(
-    real: RealApiServer, admin: ApiAdmin, until: Until
+    real: RealApiServer, admin: ApiAdmin
 ) -> None:
     zone = "topology.kubernetes.io/zone"
 
@@ -194,7 +193,7 @@ async def test_only_our_node_is_seen_through_create_change_delete_and_recreate(
 
 
 async def test_service_networks_are_created_and_deleted(
-    real: RealApiServer, admin: ApiAdmin, until: Until
+    real: RealApiServer, admin: ApiAdmin
 ) -> None:
     extra: Json = {"metadata": {"name": "extra"}, "spec": {"cidrs": ["10.111.0.0/24"]}}
     async with viewing(real.access()) as view:
@@ -210,7 +209,7 @@ async def test_service_networks_are_created_and_deleted(
 
 
 async def test_labels_and_selectors_decide_what_is_ours(
-    real: RealApiServer, admin: ApiAdmin, until: Until
+    real: RealApiServer, admin: ApiAdmin
 ) -> None:
     other, headless = "service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"
     async with viewing(real.access()) as view:
@@ -230,9 +229,7 @@ async def test_labels_and_selectors_decide_what_is_ours(
         await admin.delete(path)
 
 
-async def test_a_server_killed_in_the_middle_of_a_watch_costs_nothing(
-    real: RealApiServer, until: Until
-) -> None:
+async def test_a_server_killed_in_the_middle_of_a_watch_costs_nothing(real: RealApiServer) -> None:
     """Nothing is deleted meanwhile, and afterwards changes arrive again without a new list."""
     async with viewing(real.access()) as view:
         async with admin_of(real.access()) as admin:
@@ -253,9 +250,7 @@ async def test_a_server_killed_in_the_middle_of_a_watch_costs_nothing(
             await until(lambda: not view.service("before") and not view.service("after"))
 
 
-async def test_compaction_means_a_new_list_that_finds_what_was_missed(
-    real: RealApiServer, until: Until
-) -> None:
+async def test_compaction_means_a_new_list_that_finds_what_was_missed(real: RealApiServer) -> None:
     """While our server is down another one changes things, and etcd forgets how."""
     async with viewing(real.access()) as view:
         async with admin_of(real.access()) as admin:
@@ -281,7 +276,7 @@ async def test_compaction_means_a_new_list_that_finds_what_was_missed(
 
 
 async def test_a_rotated_token_is_used_and_a_revoked_one_is_survived(
-    real: RealApiServer, admin: ApiAdmin, until: Until, tmp_path: Path
+    real: RealApiServer, admin: ApiAdmin, tmp_path: Path
 ) -> None:
     accounts = "/api/v1/namespaces/default/serviceaccounts"
     role: Json = {
@@ -399,7 +394,7 @@ def kubectl(real: RealApiServer, *arguments: str) -> str:
 
 
 async def test_an_old_etcd_has_no_streaming_lists_and_pages_serve(
-    real_programs: None, tmp_path: Path, until: Until
+    real_programs: None, tmp_path: Path
 ) -> None:
     """etcd 3.4 lacks what the API server needs for them, which shows only during the stream."""
     old = Path("/usr/bin/etcd")
@@ -419,9 +414,7 @@ async def test_an_old_etcd_has_no_streaming_lists_and_pages_serve(
         network.close()
 
 
-async def test_nothing_keeps_the_raw_json(
-    real: RealApiServer, admin: ApiAdmin, until: Until
-) -> None:
+async def test_nothing_keeps_the_raw_json(real: RealApiServer, admin: ApiAdmin) -> None:
     """What is held of an object is a small part of what was sent."""
     body = await admin.client.read(Request("GET", "/api/v1/services"))
     async with viewing(real.access()) as view:

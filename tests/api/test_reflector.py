@@ -10,7 +10,6 @@ import pytest
 from tests.support.reflecting import (
     PAGES,
     Inbox,
-    Until,
     client_of,
     continues,
     lists,
@@ -19,6 +18,7 @@ from tests.support.reflecting import (
     streams,
     watching,
 )
+from tests.support.waiting import until
 
 from kpctl.apiserver.small import Fault, SmallApiServer
 from kpctl.apiserver.store import Json, Selector
@@ -28,9 +28,7 @@ from kubeproxy.api.resources import resource_for
 from kubeproxy.api.source import Delete, Kind, Undecodable, Upsert
 
 
-async def test_a_streaming_list_is_asked_for_as_upstream_does(
-    api: SmallApiServer, until: Until
-) -> None:
+async def test_a_streaming_list_is_asked_for_as_upstream_does(api: SmallApiServer) -> None:
     await api.create("services", "ns", service("a"))
     async with reflecting(api) as inbox:
         await until(lambda: inbox.syncs)
@@ -49,7 +47,7 @@ async def test_a_streaming_list_is_asked_for_as_upstream_does(
     ]
 
 
-async def test_changes_follow_in_the_same_stream(api: SmallApiServer, until: Until) -> None:
+async def test_changes_follow_in_the_same_stream(api: SmallApiServer) -> None:
     async with reflecting(api) as inbox:
         await until(lambda: inbox.syncs)
         await api.create("services", "ns", service("a"))
@@ -62,9 +60,7 @@ async def test_changes_follow_in_the_same_stream(api: SmallApiServer, until: Unt
     assert len(api.requests) == 1
 
 
-async def test_an_object_that_leaves_the_selection_is_deleted(
-    api: SmallApiServer, until: Until
-) -> None:
+async def test_an_object_that_leaves_the_selection_is_deleted(api: SmallApiServer) -> None:
     await api.create("services", "ns", service("a"))
     label = "service.kubernetes.io/service-proxy-name"
     async with reflecting(api) as inbox:
@@ -75,9 +71,7 @@ async def test_an_object_that_leaves_the_selection_is_deleted(
         await until(lambda: inbox.held)
 
 
-async def test_where_streaming_lists_are_refused_pages_are_fetched(
-    api: SmallApiServer, until: Until
-) -> None:
+async def test_where_streaming_lists_are_refused_pages_are_fetched(api: SmallApiServer) -> None:
     api.has_streaming_lists = False
     await api.create("services", "ns", service("a"))
     async with reflecting(api) as inbox:
@@ -109,7 +103,7 @@ async def test_where_streaming_lists_are_refused_pages_are_fetched(
     ids=["silent", "half a line", "broken", "ended", "refused", "failed", "garbled"],
 )
 async def test_a_streaming_list_that_does_not_end_is_given_up_for_pages(
-    api: SmallApiServer, until: Until, fault: Fault
+    api: SmallApiServer, fault: Fault
 ) -> None:
     await api.create("services", "ns", service("a"))
     api.faults.append(fault)
@@ -120,7 +114,7 @@ async def test_a_streaming_list_that_does_not_end_is_given_up_for_pages(
 
 
 async def test_pages_are_fetched_to_the_end_before_anything_counts_as_deleted(
-    api: SmallApiServer, until: Until
+    api: SmallApiServer,
 ) -> None:
     for name in "abcde":
         await api.create("services", "ns", service(name))
@@ -137,9 +131,7 @@ async def test_pages_are_fetched_to_the_end_before_anything_counts_as_deleted(
     ]
 
 
-async def test_a_list_whose_pages_expire_is_taken_in_one_piece(
-    api: SmallApiServer, until: Until
-) -> None:
+async def test_a_list_whose_pages_expire_is_taken_in_one_piece(api: SmallApiServer) -> None:
     for name in "abcde":
         await api.create("services", "ns", service(name))
     api.faults.append(Fault(status=410, applies=lists))
@@ -152,9 +144,7 @@ async def test_a_list_whose_pages_expire_is_taken_in_one_piece(
     assert last["resourceVersion"] == ""
 
 
-async def test_a_watch_that_ends_is_continued_from_the_last_version(
-    api: SmallApiServer, until: Until
-) -> None:
+async def test_a_watch_that_ends_is_continued_from_the_last_version(api: SmallApiServer) -> None:
     async with reflecting(api, ReflectorSettings(short_watch_seconds=0.0)) as inbox:
         await until(lambda: inbox.syncs)
         await api.create("services", "ns", service("a"))
@@ -167,7 +157,7 @@ async def test_a_watch_that_ends_is_continued_from_the_last_version(
     assert (inbox.syncs, inbox.slept) == (1, [])
 
 
-async def test_bookmarks_save_a_list(api: SmallApiServer, until: Until) -> None:
+async def test_bookmarks_save_a_list(api: SmallApiServer) -> None:
     """After a bookmark even a compacted history does not cost a list."""
     async with reflecting(api) as inbox:
         await until(lambda: inbox.syncs)
@@ -183,7 +173,7 @@ async def test_bookmarks_save_a_list(api: SmallApiServer, until: Until) -> None:
 
 
 async def test_a_forgotten_version_means_a_new_list_that_finds_the_missed_delete(
-    api: SmallApiServer, until: Until
+    api: SmallApiServer,
 ) -> None:
     for name in "ab":
         await api.create("services", "ns", service(name))
@@ -199,9 +189,7 @@ async def test_a_forgotten_version_means_a_new_list_that_finds_the_missed_delete
     assert listings == ["", "3"], "a list may be newer than what we saw, but not older"
 
 
-async def test_where_not_even_a_list_has_our_version_any_will_do(
-    api: SmallApiServer, until: Until
-) -> None:
+async def test_where_not_even_a_list_has_our_version_any_will_do(api: SmallApiServer) -> None:
     """As after the storage was restored from a backup."""
     await api.create("services", "ns", service("a"))
     too_large = b'{"code":504,"message":"Too large resource version: 9, current: 2"}'
@@ -220,7 +208,7 @@ async def test_where_not_even_a_list_has_our_version_any_will_do(
 
 
 async def test_a_stream_the_server_ends_with_its_own_failure_means_a_new_list(
-    api: SmallApiServer, until: Until
+    api: SmallApiServer,
 ) -> None:
     failed = b'{"type":"ERROR","object":{"code":500,"reason":"InternalError"}}\n'
     api.faults.append(Fault(body=failed, applies=continues))
@@ -228,9 +216,7 @@ async def test_a_stream_the_server_ends_with_its_own_failure_means_a_new_list(
         await until(lambda: inbox.syncs == 2)
 
 
-async def test_a_busy_server_ends_a_watch_without_a_new_list(
-    api: SmallApiServer, until: Until
-) -> None:
+async def test_a_busy_server_ends_a_watch_without_a_new_list(api: SmallApiServer) -> None:
     busy = b'{"type":"ERROR","object":{"code":429,"reason":"TooManyRequests"}}\n'
     api.faults.append(Fault(body=busy, applies=continues))
     async with reflecting(api, PAGES) as inbox:
@@ -238,9 +224,7 @@ async def test_a_busy_server_ends_a_watch_without_a_new_list(
     assert (inbox.syncs, inbox.slept) == (1, [0.8])
 
 
-async def test_very_short_watches_are_not_repeated_without_a_pause(
-    api: SmallApiServer, until: Until
-) -> None:
+async def test_very_short_watches_are_not_repeated_without_a_pause(api: SmallApiServer) -> None:
     api.faults += [Fault(applies=continues)] * 3
     async with reflecting(api, PAGES) as inbox:
         await until(watching(api, 4))
@@ -252,9 +236,7 @@ async def test_very_short_watches_are_not_repeated_without_a_pause(
     [b"<html>\n", b'{"type":"MODIFIED","object":7}\n{"type"\n', b'{"object":{}}\n'],
     ids=["no JSON", "half JSON", "no type"],
 )
-async def test_nonsense_in_a_watch_means_a_new_list(
-    api: SmallApiServer, until: Until, body: bytes
-) -> None:
+async def test_nonsense_in_a_watch_means_a_new_list(api: SmallApiServer, body: bytes) -> None:
     await api.create("services", "ns", service("a"))
     api.faults.append(Fault(body=body, stalls=True, applies=continues))
     async with reflecting(api, PAGES) as inbox:
@@ -262,9 +244,7 @@ async def test_nonsense_in_a_watch_means_a_new_list(
         assert inbox.held == {"a": "10.0.0.1"}
 
 
-async def test_unknown_events_and_bad_objects_do_not_disturb(
-    api: SmallApiServer, until: Until
-) -> None:
+async def test_unknown_events_and_bad_objects_do_not_disturb(api: SmallApiServer) -> None:
     lines = [
         {"type": "NEWS", "object": {}},
         {"type": "ADDED", "object": {"metadata": {"name": "x"}, "spec": {"ports": "none"}}},
@@ -278,9 +258,7 @@ async def test_unknown_events_and_bad_objects_do_not_disturb(
     assert inbox.slept == []
 
 
-async def test_reordered_and_repeated_events_end_with_the_last_word(
-    api: SmallApiServer, until: Until
-) -> None:
+async def test_reordered_and_repeated_events_end_with_the_last_word(api: SmallApiServer) -> None:
     one, two = service("a"), service("a", ip="10.0.0.9")
     words = [("MODIFIED", one), ("DELETED", one), ("DELETED", one), ("ADDED", two), ("ADDED", two)]
     body = b"".join(json.dumps({"type": t, "object": o}).encode() + b"\n" for t, o in words)
@@ -291,7 +269,7 @@ async def test_reordered_and_repeated_events_end_with_the_last_word(
         assert inbox.count(Delete) == 1
 
 
-async def test_an_outage_deletes_nothing_and_is_followed_by_what_was_missed(until: Until) -> None:
+async def test_an_outage_deletes_nothing_and_is_followed_by_what_was_missed() -> None:
     api = SmallApiServer()
     async with api.serving():
         url = api.url
@@ -311,7 +289,7 @@ async def test_an_outage_deletes_nothing_and_is_followed_by_what_was_missed(unti
     assert inbox.syncs == 1
 
 
-async def test_an_outage_at_the_start_is_waited_out(until: Until) -> None:
+async def test_an_outage_at_the_start_is_waited_out() -> None:
     api = SmallApiServer()
     async with api.serving():
         url = api.url
@@ -322,9 +300,7 @@ async def test_an_outage_at_the_start_is_waited_out(until: Until) -> None:
             await until(lambda: inbox.syncs)
 
 
-async def test_a_forbidden_list_is_tried_again_until_allowed(
-    api: SmallApiServer, until: Until
-) -> None:
+async def test_a_forbidden_list_is_tried_again_until_allowed(api: SmallApiServer) -> None:
     api.forbidden = {("list", "services"), ("watch", "services")}
     async with reflecting(api) as inbox:
         await until(lambda: len(inbox.slept) >= 2)
@@ -332,9 +308,7 @@ async def test_a_forbidden_list_is_tried_again_until_allowed(
         await until(lambda: inbox.syncs)
 
 
-async def test_the_watch_time_is_random_between_five_and_ten_minutes(
-    api: SmallApiServer, until: Until
-) -> None:
+async def test_the_watch_time_is_random_between_five_and_ten_minutes(api: SmallApiServer) -> None:
     async with client_of(api) as client:
         inbox = Inbox()
         reflector = Reflector(client, resource_for(Kind.NODE, "n1"), inbox, rand=lambda: 0.999)
@@ -346,9 +320,7 @@ async def test_the_watch_time_is_random_between_five_and_ten_minutes(
     assert api.requests[0].query["fieldSelector"] == "metadata.name=n1"
 
 
-async def test_the_source_delivers_all_four_kinds_to_one_inbox(
-    api: SmallApiServer, until: Until
-) -> None:
+async def test_the_source_delivers_all_four_kinds_to_one_inbox(api: SmallApiServer) -> None:
     bad: Json = {"metadata": {"name": "bad"}, "addressType": 4}
     await api.create("services", "ns", service("a"))
     await api.create("endpointslices", "ns", bad)
@@ -392,7 +364,7 @@ CALAMITIES = (
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_after_any_calamities_the_receiver_holds_what_the_server_holds(
-    api: SmallApiServer, until: Until, seed: int
+    api: SmallApiServer, seed: int
 ) -> None:
     dice = random.Random(seed)
     settings = ReflectorSettings(

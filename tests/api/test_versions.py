@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -17,6 +16,7 @@ from urllib.request import urlopen
 import msgspec
 import pytest
 from tests.support import confined
+from tests.support.waiting import LIMIT_SECONDS, wait_until
 
 from kpctl.apiserver.admin import NODES, SERVICES, SLICES, ApiAdmin, Json, admin_of, endpoint_slice
 from kpctl.apiserver.build import NoGo, built, is_built
@@ -28,7 +28,6 @@ from kubeproxy.api.transport import Request
 pytestmark = [pytest.mark.api, pytest.mark.versions, pytest.mark.timeout(7200)]
 
 NODE = "old-node"
-PATIENCE_SECONDS = 60.0
 SERVICE_CIDRS = "/apis/networking.k8s.io/v1/servicecidrs"
 STREAM = (
     ("watch", "true"),
@@ -113,21 +112,19 @@ async def make_objects(admin: ApiAdmin) -> None:
 
 def start(old: OldCluster, log: Path) -> subprocess.Popen[bytes]:
     words = [sys.executable, "-m", "kubeproxy", f"--hostname-override={NODE}", "--v=2"]
+    words.append("--inspection-socket=")
     words += ["--proxy-mode=nftables", f"--kubeconfig={old.api.kubeconfig()}"]
     with log.open("wb") as output:
         return subprocess.Popen([*words, *confined.QUIET_HOST], stdout=output, stderr=output)
 
 
 def until(condition: Callable[[], object], log: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, log.read_text()[-4000:]
-        time.sleep(0.1)
+    wait_until(condition, lambda: log.read_text()[-4000:])
 
 
 def absent_requests() -> int:
     """Requests that were answered with 404 so far."""
-    with urlopen("http://127.0.0.1:10249/metrics", timeout=10) as response:
+    with urlopen("http://127.0.0.1:10249/metrics", timeout=LIMIT_SECONDS) as response:
         lines = response.read().decode().splitlines()
     name = 'rest_client_requests_total{code="404"'
     return int(sum(float(line.split()[-1]) for line in lines if line.startswith(name)))
@@ -150,7 +147,7 @@ async def test_traffic_passes_and_what_is_absent_is_logged_once(
                 assert absent_requests() == (0 if old.release.has_service_cidrs else 2)
             finally:
                 process.terminate()
-                process.wait(PATIENCE_SECONDS)
+                process.wait(LIMIT_SECONDS)
     errors = [line for line in log.read_text().splitlines() if line.startswith("E")]
     absent = [line for line in errors if '"Failed to watch" ' in line]
     assert len(absent) == (0 if old.release.has_service_cidrs else 1), absent

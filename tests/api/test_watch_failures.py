@@ -12,7 +12,6 @@ from tests.support.recorded import RecordedRequests
 from tests.support.reflecting import (
     PAGES,
     Inbox,
-    Until,
     client_of,
     continues,
     lists,
@@ -20,6 +19,7 @@ from tests.support.reflecting import (
     streams,
     watching,
 )
+from tests.support.waiting import until
 
 from kpctl.apiserver.small import Fault, SmallApiServer
 from kubeproxy.api.api_server import ApiServerOptions, ApiServerSource
@@ -48,7 +48,6 @@ def status(code: int, message: str) -> bytes:
 )
 async def test_a_refused_watch_is_logged_with_its_meaning(
     api: SmallApiServer,
-    until: Until,
     logging: Logging,
     code: int,
     remedy: str,
@@ -65,9 +64,7 @@ async def test_a_refused_watch_is_logged_with_its_meaning(
     assert "rules stay as they are; changes are not seen" in line
 
 
-async def test_an_outage_is_logged_once_per_minute_and_reason(
-    until: Until, logging: Logging
-) -> None:
+async def test_an_outage_is_logged_once_per_minute_and_reason(logging: Logging) -> None:
     api = SmallApiServer()
     with logging() as log:
         async with api.serving():
@@ -81,7 +78,7 @@ async def test_an_outage_is_logged_once_per_minute_and_reason(
 
 
 async def test_before_the_first_list_the_log_says_that_nothing_is_programmed(
-    api: SmallApiServer, until: Until, logging: Logging
+    api: SmallApiServer, logging: Logging
 ) -> None:
     api.forbidden = {("list", "services"), ("watch", "services")}
     with logging() as log:
@@ -92,7 +89,7 @@ async def test_before_the_first_list_the_log_says_that_nothing_is_programmed(
 
 
 async def test_a_connection_that_breaks_off_is_no_failure(
-    api: SmallApiServer, until: Until, logging: Logging
+    api: SmallApiServer, logging: Logging
 ) -> None:
     api.faults.extend([Fault(breaks=True, applies=continues)] * 3)
     with logging() as log:
@@ -102,25 +99,25 @@ async def test_a_connection_that_breaks_off_is_no_failure(
 
 
 async def test_the_same_reason_is_logged_again_after_a_minute(
-    api: SmallApiServer, until: Until, logging: Logging
+    api: SmallApiServer, logging: Logging
 ) -> None:
     api.forbidden = {("list", "services"), ("watch", "services")}
     with logging() as log:
-        await fail_for_hours(Kind.SERVICE, api, until)
+        await fail_for_hours(Kind.SERVICE, api)
     assert len(failures(log)) >= 3
 
 
 async def test_a_server_without_service_cidrs_is_named_once(
-    api: SmallApiServer, until: Until, logging: Logging
+    api: SmallApiServer, logging: Logging
 ) -> None:
     api.faults.extend([Fault(status=404, body=status(404, "not here"))] * 20)
     with logging() as log:
-        await fail_for_hours(Kind.SERVICE_CIDR, api, until)
+        await fail_for_hours(Kind.SERVICE_CIDR, api)
     (line,) = failures(log)
     assert "not here" in line and "all else goes on" in line
 
 
-async def fail_for_hours(kind: Kind, api: SmallApiServer, until: Until) -> None:
+async def fail_for_hours(kind: Kind, api: SmallApiServer) -> None:
     """Let a reflector fail some times in a row, with hours between them."""
     inbox, hours = Inbox(), itertools.count(0.0, 3600.0)
     async with client_of(api) as client:
@@ -139,9 +136,7 @@ async def fail_for_hours(kind: Kind, api: SmallApiServer, until: Until) -> None:
 
 
 @pytest.mark.parametrize("gate", [True, False])
-async def test_gate_watch_list_client_is_obeyed(
-    api: SmallApiServer, until: Until, gate: bool
-) -> None:
+async def test_gate_watch_list_client_is_obeyed(api: SmallApiServer, gate: bool) -> None:
     options = ApiServerOptions(master=api.url, streams=gate)
     source = ApiServerSource.open(options, RecordedRequests())
     inbox = Inbox()

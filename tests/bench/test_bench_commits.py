@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import LIMIT_SECONDS, until
 
 from kpctl.bench.commits import CommitClock, RestoreTools, nft_clock, nft_ipv4_clock
 from kpctl.places.scratch import scratch_namespace
@@ -42,9 +43,9 @@ async def test_moments_are_waited_for_and_kept() -> None:
     loop = asyncio.get_running_loop()
     for delay in (0.0, 0.1):
         loop.call_later(delay, pipe.commit)
-    first = await clock.first_after(began, 5)
+    first = await clock.first_after(began, LIMIT_SECONDS)
     assert first is not None
-    second = await clock.first_after(first + 1e-9, 5)
+    second = await clock.first_after(first + 1e-9, LIMIT_SECONDS)
     clock.close()
     assert clock.since(began) == [first, second]
     assert clock.since(first + 1e-9) == [second]
@@ -74,7 +75,7 @@ async def test_each_nftables_transaction_is_one_commit(namespace: None) -> None:
     chains = "".join(f"add chain ip t c{n}\n" for n in range(50))
     for text in (f"add table ip t\n{chains}", "list ruleset\n", "delete table ip t\n"):
         subprocess.run(["nft", "-f", "-"], input=text.encode(), check=True, capture_output=True)
-    await clock.first_after(0, 2)
+    await until(lambda: len(clock) >= 2)
     await asyncio.sleep(0.05)
     clock.close()
     assert len(clock) == 2
@@ -88,7 +89,7 @@ async def test_commits_of_ipv4_are_distinguished_from_those_of_ipv6(namespace: N
         subprocess.run(["nft", "-f", "-"], input=text.encode(), check=True, capture_output=True)
     assert await clock.first_after(0, 0.1) is None
     subprocess.run(["nft", "add", "table", "ip", "t"], check=True)
-    assert await clock.first_after(0, 2) is not None
+    assert await clock.first_after(0, LIMIT_SECONDS) is not None
     clock.close()
 
 
@@ -113,7 +114,7 @@ async def test_the_end_of_a_restore_is_a_commit(namespace: None, tmp_path: Path)
     assert await restore(b"", "--version") == 0
     assert len(clock) == 0
     assert await restore(b"*nat\n:KUBE-X - [0:0]\nCOMMIT\n", "--noflush") == 0
-    assert await clock.first_after(0, 2) is not None
+    assert await clock.first_after(0, LIMIT_SECONDS) is not None
     assert await restore(b"*nat\n-A MISSING -j ACCEPT\nCOMMIT\n", "--noflush") != 0
     clock.close()
     listed = subprocess.run(

@@ -18,7 +18,7 @@ from kpctl.cli import main
 from kubeproxy.modes.base import AnyChange, AnyItem, AnySink, AnyValue, Batch
 from kubeproxy.modes.registry import mode_names
 
-SIZES = (Size(120), Size(1200))
+SIZES = (Size(120), Size(600))
 """Both beyond a thousand endpoints, where rules get shorter and one change rewrites them all."""
 
 
@@ -55,7 +55,7 @@ class _Rewriting(DryBackend):
 
 async def test_a_mode_that_rewrites_everything_is_found_out() -> None:
     """Bytes and steps that grow with the cluster are reported."""
-    found = [(size, await measure_costs(_Rewriting(), size)) for size in (SIZES[0], Size(360))]
+    found = [(size, await measure_costs(_Rewriting(), size)) for size in (SIZES[0], Size(240))]
     costs = tuple((size, at_size["endpoint added"]) for size, at_size in found)
     grown = GrowthRow("bad", "endpoint added", costs).grown()
     assert any("bytes sent grew" in sentence for sentence in grown)
@@ -64,7 +64,7 @@ async def test_a_mode_that_rewrites_everything_is_found_out() -> None:
 
 def test_the_command_counts_and_succeeds() -> None:
     """`kpctl bench --quick` for one mode at small sizes."""
-    arguments = ["bench", "--quick", "--mode", "ipvs", "--size", "120", "--size", "360"]
+    arguments = ["bench", "--quick", "--mode", "ipvs", "--size", "120", "--size", "240"]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     assert "same work" in done.output

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from tests.support.waiting import LIMIT_SECONDS
 
 from kpctl.apiserver.build import NoGo, built
 from kpctl.bench.control import Limits
@@ -58,10 +59,10 @@ def _measured(effort: IpvsEffort) -> set[tuple[str, str]]:
 
 
 @pytest.mark.uml
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(1800)
 def test_both_programs_fill_the_same_kernel() -> None:
     """Upstream's single sync takes many seconds in that kernel, so its first one is enough."""
-    limits = Limits(samples=0, cutoff_seconds=90)
+    limits = Limits(samples=0, cutoff_seconds=LIMIT_SECONDS)
     found = _measured(
         IpvsEffort((SIZE,), rounds=1, limits=limits, with_many=False, with_data=False)
     )
@@ -73,14 +74,14 @@ def test_both_programs_fill_the_same_kernel() -> None:
 
 
 @pytest.mark.uml
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(1800)
 def test_changes_and_packets_are_measured_there_too() -> None:
     """Of ours alone."""
     effort = IpvsEffort(
         (SIZE,),
         rounds=1,
         upstream_services=0,
-        limits=Limits(samples=1, cutoff_seconds=90, churn_seconds=0.5),
+        limits=Limits(samples=1, cutoff_seconds=LIMIT_SECONDS, churn_seconds=0.5),
         traffic=Effort(connects=10, seconds=0.2),
     )
     found = _measured(effort)

@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import LIMIT_SECONDS, wait_until
 
 from kpctl.apiserver.build import NoGo
 from kpctl.bench.program import RunningProxy, command_of, has_children
@@ -19,7 +19,7 @@ from kubeproxy.errors import ProxyError
 
 def test_ours_is_this_very_program() -> None:
     """The interpreter that runs the benchmark runs the proxy."""
-    assert command_of(OURS) == (sys.executable, "-m", "kubeproxy")
+    assert command_of(OURS)[:3] == (sys.executable, "-m", "kubeproxy")
 
 
 def test_upstream_is_the_program_that_was_built() -> None:
@@ -49,7 +49,7 @@ def test_a_proxy_that_ends_is_reported_with_its_last_lines(
     proxy = RunningProxy(
         [*command_of(OURS), "--nonsense"], network=network, environment={}, log=log
     )
-    proxy.wait(30)
+    proxy.wait(LIMIT_SECONDS)
     with pytest.raises(ProxyError, match="unknown flag: --nonsense"):
         proxy.usage()
 
@@ -61,10 +61,8 @@ def test_what_a_running_proxy_uses_is_known(network: PrivateNetwork, tmp_path: P
     log = tmp_path / "log"
     proxy = RunningProxy([*command_of(OURS), *flags], network=network, environment={}, log=log)
     try:
-        deadline = time.monotonic() + 30
-        while (usage := proxy.usage()).resident_mb < 10:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: proxy.usage().resident_mb >= 10)
+        usage = proxy.usage()
         assert usage.peak_mb >= usage.resident_mb
         assert proxy.is_at_work(usage.cpu_seconds - 1)
     finally:
@@ -73,16 +71,13 @@ def test_what_a_running_proxy_uses_is_known(network: PrivateNetwork, tmp_path: P
 
 def test_children_count_as_work() -> None:
     """A tool that waits uses no processor, but is not done."""
-    shell = subprocess.Popen(["sh", "-c", "read go; sleep 30 & read end"], stdin=subprocess.PIPE)
+    shell = subprocess.Popen(["sh", "-c", "read go; sleep 600 & read end"], stdin=subprocess.PIPE)
     assert shell.stdin is not None
     try:
         assert not has_children(shell.pid)
         shell.stdin.write(b"\n")
         shell.stdin.flush()
-        deadline = time.monotonic() + 10
-        while not has_children(shell.pid):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: has_children(shell.pid))
         (child,) = map(
             int, Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split()
         )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import LIMIT_SECONDS
 
 from kpctl.cli import main
 from kpctl.completion.program import Command, kube_proxy, of_click
@@ -46,7 +47,7 @@ def script(tmp_path: Path) -> Script:
 
 
 def output(argv: Sequence[str | Path]) -> str:
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_SECONDS)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     return done.stdout
@@ -123,7 +124,7 @@ def type_into(argv: Sequence[str], typed: Sequence[tuple[str, str]]) -> str:
 
 
 def read_until(terminal: int, wanted: str) -> str:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LIMIT_SECONDS
     seen = ""
     while not re.search(wanted, seen):
         left = deadline - time.monotonic()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import within_limit
 
 from kubeproxy.config import watch as watch_module
 from kubeproxy.config.watch import ConfigWatch, FileContent, is_regular_file, read_content
@@ -15,7 +16,6 @@ from kubeproxy.errors import KernelError
 
 CONTENT = b"mode: ipvs\n"
 OTHER = b"mode: nftables\n"
-PATIENCE_SECONDS = 30
 
 
 @pytest.fixture
@@ -32,8 +32,7 @@ def watch(config: Path) -> Iterator[ConfigWatch]:
 
 
 async def next_content(watch: ConfigWatch) -> FileContent:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        return await watch.changed()
+    return await within_limit(watch.changed())
 
 
 async def changed_after(watch: ConfigWatch, act: Callable[[], object]) -> FileContent:
@@ -119,14 +118,18 @@ async def test_every_change_is_found_one_after_the_other(watch: ConfigWatch, con
 
 
 async def test_a_file_written_in_pieces_is_taken_as_a_whole(
-    watch: ConfigWatch, config: Path
+    watch: ConfigWatch, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting = asyncio.create_task(next_content(watch))
-    with config.open("wb", buffering=0) as file:
-        for _ in range(5):
-            file.write(b"#")
-            await asyncio.sleep(0.05)
-    assert await waiting == FileContent(b"#" * 5)
+    """While it is another one at each look it is not complete."""
+    pieces = [b"####", b"###", b"##"]
+
+    async def write_more(_seconds: float) -> None:
+        if pieces:
+            config.write_bytes(pieces.pop())
+
+    monkeypatch.setattr(asyncio, "sleep", write_more)
+    config.write_bytes(b"#")
+    assert await next_content(watch) == FileContent(b"####")
 
 
 class ConfigMap:

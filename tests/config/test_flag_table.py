@@ -149,6 +149,7 @@ def test_flags_without_a_field_end_in_the_settings() -> None:
 
 
 EXTENSION_SAMPLES = {
+    "inspection-socket": ("/tmp/x.sock", "/tmp/x.sock"),
     "manifests": ("/m", "/m"),
     "nftables-localhost-nodeports": ("true", True),
     "ipvs-hostports-on-clusterips": ("true", True),
@@ -156,6 +157,8 @@ EXTENSION_SAMPLES = {
     "udp-timeout": ("1s", Duration.of_seconds(1)),
     "xtables-lock-timeout": ("9s", Duration.of_seconds(9)),
     "iptables-variant": ("legacy", "legacy"),
+    "service-events": ("true", True),
+    "service-metrics": ("20", 20),
     "config-restart-jitter": ("3s", Duration.of_seconds(3)),
 }
 

@@ -20,9 +20,9 @@ from kpctl.flows.text import (
     parse_packet,
     parse_port,
 )
-from kpctl.flows.trace import PlanTracer, traits_of
 from kpctl.lab.probe import Fate
 from kpctl.lab.topology import Topology
+from kpctl.trace.plan import PlanTracer, traits_of
 from kubeproxy.errors import ConfigError
 from kubeproxy.facts.ids import Family, Protocol
 
@@ -173,7 +173,7 @@ def test_a_wrong_fate_is_found(fate: str, mistake: str | None, topology: Topolog
     """The runner is only worth something if it can fail."""
     flow = parse_flow("fine", small(fate))
     world = World(topology, block=0, families=(Family.IPV6,))
-    make_tracer = partial(PlanTracer, traits=traits_of("nftables", {}))
+    make_tracer = partial(PlanTracer, traits=traits_of("nftables"))
     wrong = run_traced(flow, world, make_tracer, mode="nftables")
     expected = [] if mistake is None else [f"step 1: IPv6 client-a -> web:http: {mistake}"]
     assert list(wrong)[:1] == expected

@@ -97,11 +97,24 @@ def sessions(topology: Topology) -> Iterator[LabSessions]:
     made.close()
 
 
-@pytest.mark.parametrize(
-    ("mode", "flow", "variant"),
-    [pytest.param(m, f, v, id=f"{m}-{f.name}-{v}") for m, f, v in RUNS],
-)
+def runs(*, with_flags: bool) -> list[pytest.ParameterSet]:
+    """Two tests, so that a parallel run can share them out and no proxy is restarted more often."""
+    return [
+        pytest.param(mode, flow, variant, id=f"{mode}-{flow.name}-{variant}")
+        for mode, flow, variant in RUNS
+        if bool(flow.proxy) is with_flags
+    ]
+
+
+@pytest.mark.parametrize(("mode", "flow", "variant"), runs(with_flags=False))
 def test_flow_holds_in_the_kernel(
+    sessions: LabSessions, mode: str, flow: Flow, variant: str
+) -> None:
+    assert sessions.of(mode).run(flow, variant) == []
+
+
+@pytest.mark.parametrize(("mode", "flow", "variant"), runs(with_flags=True))
+def test_flow_with_flags_holds_in_the_kernel(
     sessions: LabSessions, mode: str, flow: Flow, variant: str
 ) -> None:
     assert sessions.of(mode).run(flow, variant) == []

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, service
 from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
+from tests.support.waiting import limit, until_async
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import Unsupported
@@ -123,22 +125,27 @@ async def test_a_flush_is_noticed_and_repaired(variant: str) -> None:
         await backend.start(engine.pipeline.node)
         drifts: asyncio.Queue[str] = asyncio.Queue()
         watching = asyncio.create_task(backend.watch(drifts.put_nowait))
+
+        def has_canary() -> Awaitable[bool]:
+            return backend.tables.has_chain("filter", "KUBE-PROXY-CANARY")
+
         try:
-            async with asyncio.timeout(60):
-                while not await backend.tables.has_chain("filter", "KUBE-PROXY-CANARY"):
-                    await asyncio.sleep(0.02)
+            async with limit():
+                await until_async(has_canary)
                 assert (await engine.round()).failure_text == ""
                 before = await saved(backend.tables)
                 flush = "".join(f"*{t}\nCOMMIT\n" for t in ("mangle", "nat", "filter"))
                 subprocess.run(
                     [f"iptables-{variant}-restore", "-w", "5"], input=flush.encode(), check=True
                 )
-                engine.report_drift(await drifts.get())
+                # Sizes may be noticed first; without a repair the canary follows.
+                while "KUBE-PROXY-CANARY" not in (drift := await drifts.get()):
+                    pass
+                engine.report_drift(drift)
                 report = await engine.round()
                 assert report.failure_text == ""
                 assert "KUBE-PROXY-CANARY" in report.drift
-                while not await backend.tables.has_chain("filter", "KUBE-PROXY-CANARY"):
-                    await asyncio.sleep(0.02)
+                await until_async(has_canary)
                 assert await saved(backend.tables) == before
         finally:
             watching.cancel()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests.support.builders import endpoint, node, plan, service
-from tests.support.iptables_tracer import RuleTracer, trace_plans
 
-from kpctl.flows.trace import Arrival, Ruling
+from kpctl.trace.matches import Context
+from kpctl.trace.packets import Arrival, Ruling, Untraceable
+from kpctl.trace.rules import RuleTracer, rules_of_text
+from kpctl.trace.tracers import trace_plans
 from kubeproxy.facts.ids import Family, Protocol, ServicePortId
 from kubeproxy.modes.iptables.names import endpoint_chains
 from kubeproxy.modes.netfilter.rules.text import TableText, parse_save
+from kubeproxy.plan.types import ServicePlan
 
 _GOLDEN = Path(__file__).parents[1] / "golden" / "iptables"
 
@@ -20,10 +24,16 @@ def arrival(destination: str, port: int, source: str = "203.0.113.9") -> Arrival
     return Arrival(Family.IPV4, Protocol.TCP, source, destination, port, interface="eth0")
 
 
+def traced(plans: Sequence[ServicePlan]) -> RuleTracer:
+    tracer = trace_plans(plans, node(), mode="iptables")
+    assert isinstance(tracer, RuleTracer)
+    return tracer
+
+
 def test_endpoints_are_chosen_evenly() -> None:
     """The probabilities of a chain give every endpoint the same share."""
     endpoints = [endpoint(f"10.244.1.{number}") for number in range(1, 8)]
-    tracer = trace_plans([plan(service(), endpoints)], node())
+    tracer = traced([plan(service(), endpoints)])
     spread = tracer.spread(arrival("10.96.0.10", 80))
     assert len(spread) == 7
     assert all(abs(float(share) - 1 / 7) < 1e-9 for share in spread.values())
@@ -32,18 +42,17 @@ def test_endpoints_are_chosen_evenly() -> None:
 def test_affinity_sends_a_known_client_back() -> None:
     """A client on an endpoint's list goes there, whatever the lots say."""
     endpoints = [endpoint(f"10.244.1.{number}") for number in range(1, 4)]
-    tracer = trace_plans([plan(service(affinity_seconds=60), endpoints)], node())
+    tracer = traced([plan(service(affinity_seconds=60), endpoints)])
     port = ServicePortId("default", "web", "http", Protocol.TCP)
     chain = endpoint_chains(port, ["10.244.1.2:8080"])["10.244.1.2:8080"]
-    outcomes = tracer.outcomes(arrival("10.96.0.10", 80), frozenset({chain}))
-    assert {outcome.state.destination for outcome in outcomes} == {"10.244.1.2"}
+    ways = tracer.ways(arrival("10.96.0.10", 80), frozenset({chain}))
+    assert {way.destination for way in ways} == {"10.244.1.2"}
 
 
 def test_a_capture_of_upstream_can_be_traced() -> None:
     """The tracer reads iptables-save too: upstream's rules forward where ours do."""
     saved = (_GOLDEN / "nodeport-local-no-local" / "expected.txt").read_text()
-    tables = {table.name: table for table in parse_save(saved)}
-    tracer = RuleTracer(tables, ["192.0.2.10", "127.0.0.1"])
+    tracer = RuleTracer(rules_of_text(parse_save(saved)), Context(frozenset({"192.0.2.10"})))
     from_outside = tracer.trace(arrival("192.0.2.10", 30180))
     from_pod = tracer.trace(arrival("192.0.2.10", 30180, source="10.244.1.77"))
     assert from_outside.ruling is Ruling.DROP
@@ -54,5 +63,7 @@ def test_a_capture_of_upstream_can_be_traced() -> None:
 def test_an_unknown_match_is_an_error() -> None:
     """Better no answer than a wrong one."""
     table = TableText("nat", {"OUTPUT": "ACCEPT"}, {"OUTPUT": "-A OUTPUT -m owner --uid-owner 0\n"})
-    with pytest.raises(ValueError, match="unknown match '--uid-owner'"):
-        RuleTracer({"nat": table}, [])
+    tracer = RuleTracer(rules_of_text([table]), Context(frozenset()))
+    own = Arrival(Family.IPV4, Protocol.TCP, "192.0.2.10", "10.96.0.10", 80)
+    with pytest.raises(Untraceable, match="unknown match '--uid-owner'"):
+        tracer.trace(own)

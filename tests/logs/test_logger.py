@@ -7,10 +7,10 @@ import io
 import json
 import logging
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
+from tests.support.waiting import wait_until
 
 from kubeproxy.logs import (
     LogOptions,
@@ -182,12 +182,7 @@ def test_a_buffered_log_is_written_again_when_the_disk_has_room() -> None:
 
     disk = Disk()
     stream = InfoStream(disk, buffer_bytes=1000, flush_seconds=0.001)
-    deadline = time.monotonic() + 60
-    while failures:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(lambda: not failures)
     stream.write("at last")
-    while "at last" not in disk.getvalue():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(lambda: "at last" in disk.getvalue())
     stream.stop()

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from tests.support.host import PATIENCE_SECONDS, PROGRAMS
+from tests.support.host import PROGRAMS
+from tests.support.waiting import LIMIT_SECONDS
 
 Run = Callable[[Sequence[str]], subprocess.CompletedProcess[str]]
 
@@ -73,7 +74,7 @@ def test_a_dash_is_standard_input(tmp_path: Path) -> None:
             input=CLUSTER.read_text(),
             capture_output=True,
             text=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=LIMIT_SECONDS,
         )
         assert done.returncode == 0, done.stderr
         assert "10.96.0.10" in done.stdout
@@ -177,7 +178,7 @@ def in_terminal(argv: list[str], *, columns: int) -> str:
         pass  # the other end is closed
     finally:
         os.close(ours)
-    assert process.wait(PATIENCE_SECONDS) == 0
+    assert process.wait(LIMIT_SECONDS) == 0
     return b"".join(parts).decode()
 
 
@@ -195,9 +196,7 @@ def test_closed_and_full_streams_end_with_a_sentence(
     command: str, redirection: str, code: int, message: str
 ) -> None:
     line = f"{PROGRAMS / 'kpctl'} {command} {redirection.format(file=CLUSTER)}"
-    done = subprocess.run(
-        ["sh", "-c", line], capture_output=True, text=True, timeout=PATIENCE_SECONDS * 3
-    )
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=LIMIT_SECONDS)
     assert done.returncode == code, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr

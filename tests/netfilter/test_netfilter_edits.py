@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import shlex
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, service
 from tests.support.engine_kit import FakeConntrack, RecordedRounds
-from tests.support.userspace_kit import eventually
+from tests.support.waiting import until_async, within_limit
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.xtables_info import TableInfo
+from kubeproxy.kernel.xtables_lock import foreign_lock_holder, lock_holder
 from kubeproxy.modes.base import AnyBackend
 from kubeproxy.modes.iptables.mode import IptablesBackend
 from kubeproxy.modes.iptables.options import Options
@@ -88,7 +91,7 @@ class Host:
         ]
         self.engine.mark_synced()
         try:
-            await eventually(self._is_settled)
+            await until_async(self._is_settled)
             yield
         finally:
             for task in work:
@@ -160,7 +163,7 @@ async def repaired(host: Host, wanted: list[str], reports: int) -> None:
     async def is_repaired() -> bool:
         return len(host.rounds.reports) > reports and sorted(host.saved()) == sorted(wanted)
 
-    await eventually(is_repaired)
+    await until_async(is_repaired)
 
 
 @pytest.mark.kernel
@@ -220,6 +223,22 @@ def test_edits_of_the_other_family_and_of_chains_not_ours_are_of_no_interest(
             assert watcher.take() == ""
 
 
+@pytest.mark.parametrize("family", Family)
+def test_who_edited_rules_is_named(family: Family) -> None:
+    """Of iptables-nft the kernel says which process committed, with whatever tool it did so."""
+    with scratch_namespace():
+        host = iptables_host(family, "nft")
+        host.edit("-t nat -N KUBE-SERVICES")
+        with contextlib.closing(NoticeWatcher(family, SCOPE)) as watcher:
+            table = "ip6" if family is Family.IPV6 else "ip"
+            rule = ["add", "rule", table, "nat", "KUBE-SERVICES", "counter"]
+            with subprocess.Popen(["nft", *rule]) as culprit:
+                culprit.wait()
+            assert watcher.take() == f"nat KUBE-SERVICES by nft (process {culprit.pid})"
+            host.edit("-t nat -N DOCKER")
+            assert watcher.take() == ""
+
+
 class Table:
     """The sizes of tables as a test sets them."""
 
@@ -253,6 +272,30 @@ def test_sizes_that_change_outside_of_our_writes_are_noticed_once() -> None:
     assert "filter" in watcher.take()
 
 
+def test_a_program_that_still_holds_the_lock_is_named() -> None:
+    """Iptables-legacy leaves no other trace of who edited a table."""
+    table = Table()
+    watcher = SizeWatcher(table, SCOPE, lambda: "pid 17 (iptables-restore)")
+    table.sizes["nat"] = TableInfo(9, 900)
+    assert watcher.take().endswith("; the iptables lock is held by pid 17 (iptables-restore)")
+
+
+def test_we_are_not_named_as_holders_of_the_lock(tmp_path: Path) -> None:
+    """Nor a tool of ours: the other family writes with the same lock."""
+    lock = tmp_path / "lock"
+    lock.touch()
+    hold = f"flock {shlex.quote(str(lock))} sh -c 'echo held; read end'"
+    with subprocess.Popen(
+        ["sh", "-c", f"{hold}; true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"held\n"
+        assert "flock" in foreign_lock_holder(lock)
+        other.communicate(b"\n", timeout=60)
+    with lock.open() as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        assert lock_holder(lock) and not foreign_lock_holder(lock)
+
+
 def test_an_edit_before_the_first_look_is_noticed() -> None:
     """What a watcher compares with is what it found when it was made."""
     table = Table()
@@ -284,7 +327,7 @@ async def test_after_a_time_without_a_watcher_the_tables_are_read(
     monitor = EditMonitor(backend.tables, backend.netfilter, sleep=sleep)
     watching = asyncio.create_task(monitor.run(noticed.put_nowait))
     try:
-        assert "perhaps" in await asyncio.wait_for(noticed.get(), 60)
+        assert "perhaps" in await within_limit(noticed.get())
     finally:
         watching.cancel()
     assert slept[:2] == [RETRY_SECONDS, POLL_SECONDS]

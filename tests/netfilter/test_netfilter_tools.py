@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import until
 
 from kubeproxy.errors import Busy, Drifted, ToolMissing
 from kubeproxy.facts.ids import Family
@@ -97,8 +98,7 @@ async def test_cancelling_kills_the_tool(tmp_path: Path) -> None:
     """No orphan goes on writing rules."""
     pid_file = tmp_path / "pid"
     task = asyncio.create_task(run_tool(["sh", "-c", f"echo $$ > {pid_file}; exec sleep 60"]))
-    while not (pid_file.exists() and pid_file.read_text().strip()):
-        await asyncio.sleep(0.01)
+    await until(lambda: pid_file.exists() and pid_file.read_text().strip())
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

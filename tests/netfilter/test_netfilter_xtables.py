@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import until
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import Busy, KernelError, ToolMissing
@@ -73,8 +74,7 @@ async def test_concurrent_first_calls_all_wait_for_the_lock(fakes: Programs) -> 
     tables = Xtables(Family.IPV4, ToolOptions())
 
     async def second() -> None:
-        while not fakes.log.exists() or "iptables-restore" not in fakes.log.read_text():
-            await asyncio.sleep(0.01)
+        await until(lambda: fakes.log.exists() and "iptables-restore" in fakes.log.read_text())
         await tables.has_chain("nat", "X")
 
     await asyncio.gather(tables.restore(EMPTY), second())

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from tests.support.builders import endpoint, node, plans, service
-from tests.support.nft_tracer import rendered
 
+from kpctl.trace.tracers import rendered
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.netlink.codec import (
     Message,
@@ -37,7 +37,8 @@ def all_rules(family: Family) -> set[Rule]:
         facts = service(
             cluster_ip=cluster_ip, node_port=30000, external_local=True, affinity_seconds=seconds
         )
-        for value in rendered(plans(facts, pods, on), on).values():
+        items, _ = rendered(plans(facts, pods, on), on, mode="nftables")
+        for value in items.values():
             if isinstance(value, Chain):
                 found.update(value.rules)
     return found

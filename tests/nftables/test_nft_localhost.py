@@ -12,6 +12,7 @@ from typing import cast
 
 import pytest
 from tests.support.builders import endpoint, node, plan, port, service
+from tests.support.waiting import limit, until, within_limit
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.facts.ids import Family, Protocol
@@ -119,7 +120,7 @@ async def test_tcp_is_relayed_with_half_close(sink: LocalhostSink) -> None:
     server = await asyncio.start_server(echo, "127.0.0.1", 8080)
     item = ListenerItem(Protocol.TCP, 30000)
     await apply(sink, item, Target((("127.0.0.1", 8080),)))
-    assert await asyncio.wait_for(ask(30000, b"hello"), 5) == b"hello"
+    assert await within_limit(ask(30000, b"hello")) == b"hello"
     assert await sink.read() == {item: Target((("127.0.0.1", 8080),))}
     await apply(sink, item, None)
     with pytest.raises(ConnectionRefusedError):
@@ -131,7 +132,7 @@ async def test_tcp_is_relayed_with_half_close(sink: LocalhostSink) -> None:
 async def test_a_dead_endpoint_closes_the_clients_connection(sink: LocalhostSink) -> None:
     """No client is left waiting."""
     await apply(sink, ListenerItem(Protocol.TCP, 30000), Target((("127.0.0.1", 9),)))
-    assert await asyncio.wait_for(ask(30000, b""), 5) == b""
+    assert await within_limit(ask(30000, b"")) == b""
 
 
 class Silent:
@@ -174,8 +175,7 @@ async def test_a_clients_reset_reaches_the_endpoint(
     client = socket.socket()
     client.setblocking(False)
     await loop.sock_connect(client, ("127.0.0.1", 30000))
-    async with asyncio.timeout(30):
-        await endpoint.accepted.get()
+    await within_limit(endpoint.accepted.get())
     assert connections(8080) == 1
     if before == "half-close":
         client.shutdown(socket.SHUT_WR)
@@ -184,9 +184,7 @@ async def test_a_clients_reset_reaches_the_endpoint(
             async with asyncio.timeout(1):
                 await loop.sock_sendall(client, b"x" * (1 << 26))
     reset(client)
-    async with asyncio.timeout(30):
-        while connections(8080):
-            await asyncio.sleep(0.01)
+    await until(lambda: not connections(8080))
     server.close()
     for writer in endpoint.writers:
         writer.close()
@@ -207,7 +205,7 @@ async def test_an_endpoints_reset_is_no_end_of_data(sink: LocalhostSink) -> None
     reader, writer = await asyncio.open_connection("127.0.0.1", 30000)
     writer.write(b"x")
     with pytest.raises(ConnectionResetError):
-        await asyncio.wait_for(reader.read(), 30)
+        await within_limit(reader.read())
     writer.close()
     server.close()
 
@@ -222,12 +220,12 @@ async def test_clients_of_one_port_are_bounded(
     server = await asyncio.start_server(endpoint.serve, "127.0.0.1", 8080)
     await apply(sink, ListenerItem(Protocol.TCP, 30000), Target((("127.0.0.1", 8080),)))
     held = [await asyncio.open_connection("127.0.0.1", 30000) for _ in range(2)]
-    async with asyncio.timeout(30):
+    async with limit():
         for _ in held:
             await endpoint.accepted.get()
     reader, writer = await asyncio.open_connection("127.0.0.1", 30000)
     with pytest.raises(ConnectionResetError):
-        await asyncio.wait_for(reader.read(), 30)
+        await within_limit(reader.read())
     for _, open_writer in (*held, (reader, writer)):
         open_writer.close()
     server.close()
@@ -246,7 +244,7 @@ class _Echo(asyncio.DatagramProtocol):
 async def udp_ask(client: socket.socket, text: bytes) -> bytes:
     loop = asyncio.get_running_loop()
     await loop.sock_sendto(client, text, ("127.0.0.1", 30053))
-    return await asyncio.wait_for(loop.sock_recv(client, 100), 5)
+    return await within_limit(loop.sock_recv(client, 100))
 
 
 @pytest.mark.kernel
@@ -301,12 +299,12 @@ async def test_ipv6_clients_of_localhost_are_served_the_same_way() -> None:
         reader, writer = await asyncio.open_connection("::1", 30000)
         writer.write(b"hello")
         writer.write_eof()
-        assert await asyncio.wait_for(reader.read(), 5) == b"hello"
+        assert await within_limit(reader.read()) == b"hello"
         writer.close()
         with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as client:
             client.setblocking(False)
             await loop.sock_sendto(client, b"who", ("::1", 30053))
-            assert await asyncio.wait_for(loop.sock_recv(client, 100), 5) == b"who"
+            assert await within_limit(loop.sock_recv(client, 100)) == b"who"
         datagrams.close()
         server.close()
         await sink.close()

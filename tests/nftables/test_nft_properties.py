@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from tests.support.fake_nft import FakeNft
 from tests.support.nft_kit import former_layout, install
-from tests.support.nft_tracer import ItemTracer
 from tests.support.worlds import World, sources, worlds
 
-from kpctl.flows.trace import Arrival, Ruling, Traced
+from kpctl.trace.nftables import ItemTracer
+from kpctl.trace.packets import Arrival, Ruling, Traced
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.kernel.nftables.wire import Transaction
 from kubeproxy.modes.base import SCAFFOLD, Batch, Owner

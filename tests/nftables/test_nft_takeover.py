@@ -9,11 +9,12 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import until
 
 from kpctl.apiserver.admin import endpoint_slice, service
 from kpctl.apiserver.build import NoGo, built
@@ -21,7 +22,7 @@ from kpctl.apiserver.small import SmallApiServer
 
 pytestmark = [pytest.mark.api, pytest.mark.kernel, pytest.mark.timeout(900)]
 
-OURS = (sys.executable, "-m", "kubeproxy")
+OURS = (sys.executable, "-m", "kubeproxy", "--inspection-socket=")
 CLIENT = "198.51.100.7"
 NODE: dict[str, object] = {
     "apiVersion": "v1",
@@ -110,12 +111,6 @@ def dispatch() -> str:
     return json.dumps(
         [e["map"] for e in objects() if e.get("map", {}).get("name") == "service-ips"]
     )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.1)
 
 
 def is_ours() -> bool:

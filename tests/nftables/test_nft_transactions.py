@@ -16,7 +16,7 @@ from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.nftables.wire import Notification, Transaction
 from kubeproxy.modes.base import SCAFFOLD, Batch, Owner
-from kubeproxy.modes.nftables.check import require_kernel
+from kubeproxy.modes.nftables.check import require_features, require_kernel
 from kubeproxy.modes.nftables.compile.refusals import describe_refusal
 from kubeproxy.modes.nftables.compile.transactions import compile_transactions
 from kubeproxy.modes.nftables.items import ElementItem, Item, Pool, PoolItem, SetSpec, Value
@@ -365,3 +365,11 @@ def test_recent_kernels_are_accepted(release: str) -> None:
 def test_old_kernels_are_refused_in_upstreams_words(release: str) -> None:
     with pytest.raises(Unsupported, match=r"requires kernel 5\.13 or later"):
         require_kernel(release)
+
+
+def test_features_the_kernel_refuses_are_named_with_their_modules() -> None:
+    missing = nft.Refusal("random numbers (nft_numgen)", 2, "No such file or directory", 5, 0)
+    other = nft.Refusal("masquerading (nft_masq)", 2, "No such file or directory", 7, 0)
+    with pytest.raises(Unsupported, match=r"no .*\(nft_numgen\), .*\(nft_masq\) for nf_tables"):
+        require_features((missing, other))
+    require_features(())

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import cycle
@@ -16,12 +14,13 @@ import pytest
 from tests.support import flood
 from tests.support.builders import endpoint, port, service
 from tests.support.nft_kit import Proxy, run
+from tests.support.waiting import LIMIT_SECONDS, limit, until
 
 from kubeproxy.facts.ids import Family, Protocol
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("namespace", "closing")]
 
-SECONDS = 6.0
+CHANGES, PACKETS = 200, 10_000
 CLUSTER_IP = "10.96.0.10"
 PODS = [endpoint(f"10.244.0.{number}", 8080) for number in range(1, 9)]
 
@@ -50,7 +49,7 @@ def flooding() -> Iterator[None]:
     finally:
         assert sender.stdin is not None
         sender.stdin.close()
-        sender.wait(30)
+        sender.wait(LIMIT_SECONDS)
 
 
 def counted(chain: str) -> int:
@@ -78,14 +77,10 @@ async def test_no_new_flow_is_lost_while_endpoints_come_and_go() -> None:
         ((plain, PODS[:1]), (plain, PODS), (plain, PODS[4:]), (sticky, PODS[4:]), (plain, PODS))
     )
     with flooding():
-        async with asyncio.timeout(30):
-            while not counted("input"):
-                await asyncio.sleep(0.01)
-        until, changes = time.monotonic() + SECONDS, 0
-        while time.monotonic() < until:
-            proxy.want(*next(states))
-            await proxy.apply()
-            changes += 1
-    assert changes > 20
-    assert counted("input") > 1000
+        await until(lambda: counted("input"))
+        async with limit():
+            for _ in range(CHANGES):
+                proxy.want(*next(states))
+                await proxy.apply()
+        await until(lambda: counted("input") > PACKETS)
     assert counted("output") == 0

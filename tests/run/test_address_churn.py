@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.support.host import Host
+from tests.support.waiting import within_limit
 
 from kubeproxy.api.manifests import ManifestSource
 from kubeproxy.errors import Busy
@@ -85,7 +86,7 @@ async def test_addresses_that_cannot_be_watched_are_read_until_they_can(
 
     monkeypatch.setattr(serving, "watch_addresses", watch)
     follow = asyncio.create_task(serving.follow_addresses(lambda: changes.append(None), 0.0))
-    await asyncio.wait_for(is_watching.wait(), 30)
+    await within_limit(is_watching.wait())
     follow.cancel()
     assert len(changes) == 3
     assert caplog.text.count("Cannot watch the host's addresses") == 1

@@ -23,6 +23,7 @@ from tests.support.container import (
 )
 from tests.support.go_tools import runtime_default
 from tests.support.host import Host
+from tests.support.waiting import LIMIT_SECONDS
 
 from kpctl.apiserver.build import NoGo
 from kubeproxy.run.privileges import NEEDS
@@ -124,7 +125,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(analysed: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", f"--root={analysed}", "kube-proxy.service"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
@@ -135,5 +136,7 @@ def test_systemd_rates_the_unit_as_little_exposed() -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip('systemd-analyze is not installed (package "systemd")')
     words = ("systemd-analyze", "security", "--offline=true", "--threshold=25", "--no-pager")
-    done = subprocess.run([*words, str(UNIT)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [*words, str(UNIT)], capture_output=True, text=True, timeout=LIMIT_SECONDS
+    )
     assert done.returncode == 0, done.stdout[-200:]

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.support.host import Host
 from tests.support.served import BALANCED
+from tests.support.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.kernel
 
@@ -46,7 +47,8 @@ def silent_connections(host: Host, *ports: int) -> Iterator[None]:
     with contextlib.ExitStack() as held, host.network.inside():
         for _ in range(CONNECTIONS):
             for port in ports:
-                held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+                place = ("127.0.0.1", port)
+                held.enter_context(socket.create_connection(place, timeout=LIMIT_SECONDS))
         yield
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
+from tests.support.waiting import limit
 
 from kubeproxy.errors import KernelError
 from kubeproxy.modes.base import DriftListener
@@ -21,6 +20,6 @@ async def test_a_watch_that_fails_is_started_again(fault: Exception) -> None:
         if faults:
             raise faults.pop()
 
-    async with asyncio.timeout(30):
+    async with limit():
         await keep_watching(watch, drifts.append, pause_seconds=0.0)
     assert drifts == ["perhaps, while nothing could be noticed"] * 2

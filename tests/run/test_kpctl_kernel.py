@@ -8,8 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.support.host import PATIENCE_SECONDS, PROGRAMS, Host
+from tests.support.host import PROGRAMS, Host
 from tests.support.served import BAD, BALANCED, WEB, until_programmed, write
+from tests.support.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.kernel
 
@@ -95,7 +96,7 @@ def test_in_a_terminal_apply_asks(
             stderr=subprocess.STDOUT,
         )
     os.write(ours, answer)
-    output, _ = asking.communicate(timeout=PATIENCE_SECONDS)
+    output, _ = asking.communicate(timeout=LIMIT_SECONDS)
     os.close(ours)
     os.close(its)
     assert asking.returncode == code and b"Remove them?" in output

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.host import Host
+from tests.support.waiting import limit, within_limit
 
 from kubeproxy.run.notify import Notifier, take_notifier
 
@@ -66,7 +67,7 @@ async def fed(notifier: Notifier, manager: Manager, count: int) -> list[str]:
     """What arrives until `count` datagrams have."""
     task = asyncio.create_task(notifier.feed_watchdog(lambda: True))
     arrived: list[str] = []
-    async with asyncio.timeout(20):
+    async with limit():
         while len(arrived) < count:
             await asyncio.sleep(0.001)
             arrived += manager.received()
@@ -91,7 +92,7 @@ async def test_a_proxy_that_does_not_work_feeds_nothing(manager: Manager) -> Non
         return bool(answer)
 
     task = asyncio.create_task(notifier.feed_watchdog(is_alive))
-    await asyncio.wait_for(asked.wait(), 20)
+    await within_limit(asked.wait())
     task.cancel()
     assert manager.received() == ["WATCHDOG=1"]
 
@@ -109,7 +110,7 @@ async def test_a_proxy_that_does_not_work_feeds_nothing(manager: Manager) -> Non
 )
 async def test_without_a_watchdog_of_ours_feeding_ends_at_once(environment: dict[str, str]) -> None:
     notifier = take_notifier(environment, os.getpid())
-    await asyncio.wait_for(notifier.feed_watchdog(lambda: pytest.fail("asked")), 20)
+    await within_limit(notifier.feed_watchdog(lambda: pytest.fail("asked")))
 
 
 def test_without_a_manager_no_socket_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

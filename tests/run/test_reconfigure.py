@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import limit, until
 
 from kubeproxy.config.command import Settings, parse_command_line
 from kubeproxy.run.reconfigure import UPDATED, Reconfiguration
@@ -23,7 +24,6 @@ TYPO = f"{NFTABLES}nftables: {{syncPeriod: 1mm}}\n"
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
 )
-PATIENCE_SECONDS = 60
 AT_ONCE = "--config-restart-jitter=0"
 VERY_LATE = "--config-restart-jitter=10h"
 
@@ -65,9 +65,7 @@ class Scene:
         return "kubeproxy_config_last_reload_successful 1" in text.decode()
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not condition():
-                await asyncio.sleep(0.01)
+        await until(condition, lambda: self.events.recorded)
 
 
 @asynccontextmanager
@@ -168,9 +166,18 @@ async def test_a_change_without_effect_does_not_restart(config: Path, content: s
         assert not scene.restarts
 
 
-async def test_a_later_change_cancels_the_restart_that_was_coming(config: Path) -> None:
-    """Whether it is a mistake or takes the change back. The delay is half of the option."""
-    async with following(config, "--config-restart-jitter=16s") as scene:
+def let_the_delay_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop's clock jumps by half a day."""
+    loop = asyncio.get_running_loop()
+    before = loop.time
+    monkeypatch.setattr(loop, "time", lambda: before() + 12 * 3600)
+
+
+async def test_a_later_change_cancels_the_restart_that_was_coming(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is a mistake or takes the change back."""
+    async with following(config, VERY_LATE) as scene:
         for second in (TYPO, NFTABLES):
             config.unlink()
             await scene.until(lambda: not scene.is_reload_successful())
@@ -179,11 +186,14 @@ async def test_a_later_change_cancels_the_restart_that_was_coming(config: Path) 
             config.write_text(second)
             if second == TYPO:
                 await scene.until(lambda: len(scene.events.recorded) == 2)
-        await asyncio.sleep(9)
+        let_the_delay_pass(monkeypatch)
+        await asyncio.sleep(0.05)
         assert not scene.restarts
 
 
-async def test_the_restart_waits_for_a_random_time(config: Path) -> None:
+async def test_the_restart_waits_for_a_random_time(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with following(config, VERY_LATE) as scene:
         config.unlink()
         await scene.until(lambda: not scene.is_reload_successful())
@@ -191,6 +201,8 @@ async def test_the_restart_waits_for_a_random_time(config: Path) -> None:
         await scene.until(scene.is_reload_successful)
         await asyncio.sleep(0.05)
         assert not scene.restarts
+        let_the_delay_pass(monkeypatch)
+        await scene.until(lambda: scene.restarts == [UPDATED])
 
 
 async def test_a_pipe_is_read_once_and_not_followed() -> None:
@@ -199,7 +211,7 @@ async def test_a_pipe_is_read_once_and_not_followed() -> None:
     os.close(writing)
     try:
         scene = Scene(Path(f"/dev/fd/{reading}"), AT_ONCE)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with limit():
             await scene.work.run()
         assert not scene.restarts and scene.is_reload_successful()
     finally:

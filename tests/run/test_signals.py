@@ -16,22 +16,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.host import PROGRAMS, QUIET_HOST, Host
+from tests.support.host import PROGRAMS, QUIET_HOST, Host, restore_signals
+from tests.support.waiting import LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.kernel
 
-PATIENCE_SECONDS = 60.0
-LIMIT_SECONDS = 10.0
 METRICS = 10249
 SILENT = "192.0.2.0/24"
 """Addresses at which packets arrive and are dropped."""
 NOWHERE = "--master=http://192.0.2.1:6443"
-
-
-def _restore_signals() -> None:
-    """Undo what `nohup` or a shell's `&` around the tests has set: both are inherited."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 class Container:
@@ -58,7 +51,7 @@ class Container:
                 ["unshare", *spaces, "sh", "-c", script, "sh", PROGRAMS / "kube-proxy", *flags],
                 stdout=log,
                 stderr=log,
-                preexec_fn=_restore_signals,
+                preexec_fn=restore_signals,
             )
         self._outer.append(outer)
         children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
@@ -69,7 +62,7 @@ class Container:
 
     def wait(self) -> int:
         """Return the exit code of what was started last."""
-        return self._outer[-1].wait(PATIENCE_SECONDS)
+        return self._outer[-1].wait(LIMIT_SECONDS)
 
     def close(self) -> None:
         for outer in self._outer:
@@ -90,10 +83,7 @@ def is_connecting(pid: int) -> bool:
 
 
 def until(condition: Callable[[], object], where: Container | Host) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, where.log[-3000:]
-        time.sleep(0.02)
+    wait_until(condition, lambda: where.log[-3000:])
 
 
 @pytest.fixture
@@ -106,11 +96,9 @@ def container(tmp_path: Path) -> Iterator[Container]:
 
 
 def end(container: Container, pid: int, number: int = signal.SIGTERM) -> int:
-    """Send a signal. Return the exit code, which has to come in time."""
-    started = time.monotonic()
+    """Send a signal. Return the exit code; what would hold the process lasts beyond the limit."""
     os.kill(pid, number)
     code = container.wait()
-    assert time.monotonic() - started < LIMIT_SECONDS
     assert "Traceback" not in container.log
     return code
 
@@ -131,7 +119,8 @@ def test_a_hanging_name_look_up_does_not_hold_the_process(
 ) -> None:
     """The look-up runs in a thread that nothing can interrupt."""
     names = tmp_path / "resolv.conf"
-    names.write_text("nameserver 192.0.2.53\noptions timeout:30 attempts:1\n")
+    servers = "".join(f"nameserver 192.0.2.{number}\n" for number in (53, 54, 55))
+    names.write_text(f"{servers}options timeout:30 attempts:5\n")
     pid = container.start(
         "--master=http://api.example:6443",
         "--proxy-mode=nftables",
@@ -157,7 +146,7 @@ def test_clean_up_that_is_interrupted_has_failed(container: Container, tmp_path:
     tools.mkdir()
     for name in ("iptables", "iptables-save", "ip6tables", "ip6tables-save"):
         tool = tools / name
-        tool.write_text(f"#!/bin/sh\ntouch {started}\nsleep 300\n")
+        tool.write_text(f"#!/bin/sh\ntouch {started}\nsleep 600\n")
         tool.chmod(0o755)
     pid = container.start("--cleanup", prepare=f"PATH={tools}:$PATH")
     until(started.exists, container)
@@ -184,13 +173,11 @@ def test_a_running_profile_does_not_hold_the_process(host: Host) -> None:
     process = host.start("--proxy-mode=nftables", "--profiling")
     until(lambda: host.get(METRICS, "/healthz")[0] == 200, host)
     profile = threading.Thread(
-        target=host.get, args=(METRICS, "/debug/pprof/profile?seconds=300"), daemon=True
+        target=host.get, args=(METRICS, "/debug/pprof/profile?seconds=600"), daemon=True
     )
     profile.start()
     until(lambda: "sample" in host.get(METRICS, "/debug/pprof/goroutine?debug=2")[1], host)
-    started = time.monotonic()
     assert host.stop(process) == 0
-    assert time.monotonic() - started < LIMIT_SECONDS
     profile.join()
     assert "Traceback" not in host.log
 
@@ -206,9 +193,7 @@ def test_a_log_that_is_not_read_does_not_hold_the_process(host: Host) -> None:
         while True:
             os.write(writing, bytes(100))
     os.set_blocking(writing, True)
-    started = time.monotonic()
     assert host.stop(process) == 0
-    assert time.monotonic() - started < LIMIT_SECONDS
     os.close(reading)
     os.close(writing)
 
@@ -218,7 +203,7 @@ def test_a_second_signal_ends_what_the_first_did_not(host: Host) -> None:
     until(lambda: host.get(METRICS, "/healthz")[0] == 200, host)
     for _ in range(20):
         process.send_signal(signal.SIGTERM)
-    assert process.wait(PATIENCE_SECONDS) == 0
+    assert process.wait(LIMIT_SECONDS) == 0
     assert "Traceback" not in host.log
 
 
@@ -269,7 +254,7 @@ def test_printing_where_nothing_is_read_is_no_traceback(target: str) -> None:
             ["bash", "-c", f"{PROGRAMS}/kube-proxy {flag} {target}; exit ${{PIPESTATUS[0]}}"],
             capture_output=True,
             text=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=LIMIT_SECONDS,
         )
         assert (done.returncode, done.stderr) == (0, "")
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import pytest
+from tests.support.waiting import LIMIT_SECONDS
 
 from kubeproxy.run.workers import Workers
 
@@ -26,7 +27,7 @@ async def test_without_a_thread_work_is_done_by_the_caller(monkeypatch: pytest.M
 async def test_work_waits_for_a_thread_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.get_running_loop().set_default_executor(Workers())
     go_on = threading.Event()
-    first = asyncio.create_task(asyncio.to_thread(go_on.wait, 60))
+    first = asyncio.create_task(asyncio.to_thread(go_on.wait, LIMIT_SECONDS))
     await asyncio.sleep(0)
     with monkeypatch.context() as context:
         context.setattr(threading.Thread, "start", refuse)

@@ -9,12 +9,13 @@ import resource
 import socket
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from unittest.mock import patch
 
 import pytest
 from tests.support.loopback import ask, exchange
+from tests.support.waiting import limit, until
 
 from kubeproxy.status import connections as module
 from kubeproxy.status.connection import (
@@ -36,7 +37,6 @@ from kubeproxy.status.listen import listen
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-PATIENCE_SECONDS = 60
 
 
 def ok(_: Request) -> Response:
@@ -63,12 +63,6 @@ async def accepting(connections: Connections, handler: Handler = ok) -> AsyncIte
         listener.close()
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 def connect(port: int, data: bytes = b"") -> socket.socket:
     sock = socket.create_connection(("127.0.0.1", port))
     sock.setblocking(False)
@@ -79,7 +73,7 @@ def connect(port: int, data: bytes = b"") -> socket.socket:
 async def is_closed(sock: socket.socket) -> bool:
     """Does the server close this connection? It may have sent something before."""
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with limit():
         try:
             while await loop.sock_recv(sock, 1 << 16):
                 pass
@@ -124,7 +118,7 @@ async def test_those_that_wait_longest_are_closed_first() -> None:
         for _ in range(10):
             silent += [connect(port) for _ in range(3)]
             writer.write(GET)
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with limit():
                 assert await reader.readuntil(b"ok")
         writer.close()
     for sock in silent:
@@ -183,7 +177,7 @@ async def test_an_unread_response_is_sent_as_the_client_reads() -> None:
         sock.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=sock)
         writer.write(GET + GET)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with limit():
             for _ in range(2):
                 assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
                 assert await reader.readexactly(len(body)) == body
@@ -270,7 +264,7 @@ async def test_other_work_has_its_turn_between_pipelined_requests() -> None:
 
     async with accepting(Connections(5), count) as port:
         task = asyncio.create_task(exchange(port, GET * 2000 + LAST))
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with limit():
             while not task.done():
                 served = 0
                 await asyncio.sleep(0)

@@ -16,7 +16,10 @@ NAME = re.compile(r"\b(?:kubeproxy|kubernetes|rest_client|process)_[a-z0-9_]+")
 
 def published() -> dict[str, set[str]]:
     """The series of every metric, with their labels."""
-    tables = (metric_table.UPSTREAM, metric_table.EXTENSIONS, metric_table.CLIENT)
+    tables = (
+        *(metric_table.UPSTREAM, metric_table.EXTENSIONS, metric_table.CLIENT),
+        metric_table.SERVICE_COUNTERS,
+    )
     samples = (s for metric in ProcessCollector().collect() for s in metric.samples)
     series: dict[str, set[str]] = {sample.name: set() for sample in samples}
     for spec in (spec for table in tables for spec in table):
@@ -54,9 +57,9 @@ def test_every_query_groups_by_labels_that_exist() -> None:
     scraped = {"job", "instance", "le"}
     series = published()
     for query in queries():
-        for by in re.findall(r"by \(([a-z_]+)\)", query):
+        for labels in re.findall(r"by \(([a-z_, ]+)\)", query):
             for name in NAME.findall(query):
-                assert by in series[name] | scraped, query
+                assert set(labels.split(", ")) <= series[name] | scraped, query
 
 
 def test_no_two_panels_overlap() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+from tests.support.waiting import until
 
 from kubeproxy.api.events import EventRequest
 from kubeproxy.errors import Unavailable
@@ -240,8 +241,6 @@ async def test_the_running_recorder_wakes_up_for_an_event() -> None:
     task = asyncio.create_task(target.run())
     await asyncio.sleep(0)
     fail(target)
-    async with asyncio.timeout(5):
-        while not api.stored:
-            await asyncio.sleep(0)
+    await until(lambda: api.stored)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

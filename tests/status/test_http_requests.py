@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.loopback import ask, exchange, serving
+from tests.support.waiting import limit
 
 from kubeproxy.facts.ids import Family
 from kubeproxy.status.health import ProxyHealth
@@ -278,7 +279,7 @@ async def test_leave_to_send_a_body_is_given() -> None:
         head = get(b"/", b"Expect: 100-continue", b"Content-Length: 2", method=b"PUT")
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(head)
-        async with asyncio.timeout(30):
+        async with limit():
             assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
             writer.write(b"ok")
             assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200 OK")

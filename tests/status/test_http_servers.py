@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import yaml
 from tests.support.loopback import Reply, ask, running, serving
+from tests.support.waiting import LIMIT_SECONDS, until, within_limit
 
 from kubeproxy.facts.ids import Family
 from kubeproxy.status.debug_pages import DebugPages
@@ -394,9 +395,8 @@ async def test_only_one_heap_profile_at_a_time() -> None:
     shown = DebugPages(command_line=[], set_verbosity=print, trace_heap=trace)
     async with serving(metrics_handler(pages(debug=shown))) as port:
         first = asyncio.create_task(ask(port, "/debug/pprof/heap"))
-        while not asked:
-            await asyncio.sleep(0.001)
-        second = await asyncio.wait_for(ask(port, "/debug/pprof/allocs"), 30)
+        await until(lambda: asked)
+        second = await within_limit(ask(port, "/debug/pprof/allocs"))
         go_on.set()
         assert (await first).status == 200
         assert (await ask(port, "/debug/pprof/heap")).status == 200
@@ -413,14 +413,13 @@ async def test_only_one_cpu_profile_at_a_time() -> None:
 
     def sample(seconds: float) -> Profile:
         asked.append(seconds)
-        go_on.wait(10)
+        go_on.wait(LIMIT_SECONDS)
         return Profile((("cpu", "nanoseconds"),), {})
 
     shown = DebugPages(command_line=[], set_verbosity=print, sample_cpu=sample)
     async with serving(metrics_handler(pages(debug=shown))) as port:
         first = asyncio.create_task(ask(port, "/debug/pprof/profile?seconds=7"))
-        while not asked:
-            await asyncio.sleep(0.001)
+        await until(lambda: asked)
         second = await ask(port, "/debug/pprof/profile")
         go_on.set()
         reply = await first

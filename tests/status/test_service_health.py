@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 import pytest
 from tests.support.loopback import ask, exchange, free_port
+from tests.support.waiting import until, within_limit
 
 from kubeproxy.api.events import EventRequest
 from kubeproxy.facts.ids import Family, ServiceName
@@ -140,7 +141,7 @@ async def test_closing_drops_open_connections(make: Make) -> None:
     writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     await reader.readuntil(b"\n}")
     await health.sync_services({})
-    assert await asyncio.wait_for(reader.read(), 10) == b""
+    assert await within_limit(reader.read()) == b""
     writer.close()
 
 
@@ -223,7 +224,7 @@ async def test_connections_are_kept_alive_and_pipelined(make: Make) -> None:
     for byte in data:
         writer.write(bytes([byte]))
         await asyncio.sleep(0)
-    received = await asyncio.wait_for(reader.read(), 10)
+    received = await within_limit(reader.read())
     writer.close()
     first, head, last = received.split(b"HTTP/1.1 503 Service Unavailable\r\n")[1:]
     assert first.endswith(b"}")
@@ -270,8 +271,7 @@ async def test_all_ports_share_one_limit(make: Make) -> None:
     await one.sync_services({WEB: ports[0], LB: ports[1]})
     await two.sync_services({WEB: ports[2], LB: ports[3]})
     silent = [socket.create_connection(("127.0.0.1", port)) for port in ports * 10]
-    while len(shared) < 20:
-        await asyncio.sleep(0)
+    await until(lambda: len(shared) >= 20)
     assert (await ask(ports[0], "/")).status == 503
     assert len(shared) <= 20
     await one.sync_services({LB: ports[1]})

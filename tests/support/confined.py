@@ -1,7 +1,7 @@
 """The daemon with few privileges, in the current network namespace, with traffic through it.
 
 Runs on the host (inside a namespace of the test) and inside the user-mode kernel alike: all it
-needs is the standard library and our program.
+needs is our program.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tests.support.waiting import LIMIT_SECONDS, wait_until
+
 CLUSTER_IP, NODE_IP, POD_IP = "10.96.0.10", "192.0.2.7", "10.244.1.5"
-PATIENCE_SECONDS = 60.0
 MANIFEST = f"""
 apiVersion: v1
 kind: Service
@@ -84,7 +84,7 @@ def serve(
         finally:
             code = process.poll()
             process.terminate()
-            process.wait(PATIENCE_SECONDS)
+            process.wait(LIMIT_SECONDS)
     return {"code": code, "answered": answered, "log": log.read_text()}
 
 
@@ -118,10 +118,13 @@ def _answer(server: socket.socket) -> None:
 def answers(process: subprocess.Popen[bytes]) -> list[str]:
     """The frontends that answer before the daemon ends or patience does."""
     found: set[str] = set()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while found != FRONTENDS.keys() and process.poll() is None and time.monotonic() < deadline:
-        found |= {name for name, place in FRONTENDS.items() if is_answered(place)}
-        time.sleep(0.05)
+
+    def is_over() -> bool:
+        found.update(name for name, place in FRONTENDS.items() if is_answered(place))
+        return found == FRONTENDS.keys() or process.poll() is not None
+
+    with contextlib.suppress(AssertionError):  # what does not answer is not among the results
+        wait_until(is_over)
     return sorted(found)
 
 

@@ -8,6 +8,9 @@ from kpctl.apiserver.build import build_once, run_go
 
 _HELM, _HELM_VERSION = "helm.sh/helm/v3", "v3.22.0"
 _CONTAINERD, _CONTAINERD_VERSION = "github.com/containerd/containerd/v2", "v2.1.4"
+HELM = ("helm", f"helm-{_HELM_VERSION}")
+RUNTIME_DEFAULT = ("runtime-default", f"seccomp-{_CONTAINERD_VERSION}")
+"""Names of programs, and the folders they are kept in."""
 _PROFILE = f"""package main
 
 import (
@@ -32,12 +35,14 @@ func main() {{
 
 def helm() -> Path:
     """Helm. Raises `NoGo`."""
-    return build_once(f"helm-{_HELM_VERSION}", "helm", _build_helm)
+    program, folder = HELM
+    return build_once(folder, program, _build_helm)
 
 
 def runtime_default() -> Path:
     """A program: an OCI configuration in, containerd's RuntimeDefault for it out. Raises `NoGo`."""
-    return build_once(f"seccomp-{_CONTAINERD_VERSION}", "runtime-default", _build_profile)
+    program, folder = RUNTIME_DEFAULT
+    return build_once(folder, program, _build_profile)
 
 
 def _build_helm(folder: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 from tests.support.go_tools import helm
 from tests.support.kubectl import Tree
+from tests.support.waiting import LIMIT_SECONDS
 
 from kubeproxy.version import KUBERNETES_VERSION
 
@@ -28,7 +29,7 @@ class Helm:
             [self._program, *words, "--values", str(self._values)],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=LIMIT_SECONDS,
             check=False,
         )
 

@@ -10,9 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from tests.support.waiting import LIMIT_SECONDS, wait_until
 
 from kpctl.places.network import PrivateNetwork
 
@@ -20,7 +21,11 @@ PROGRAMS = Path(sys.executable).parent
 QUIET_HOST = ("--conntrack-max-per-core=0", "--oom-score-adj=0")
 """Settings that reach beyond a network namespace are left alone."""
 
-PATIENCE_SECONDS = 20.0
+
+def restore_signals() -> None:
+    """In a new process: undo what `nohup` or a shell's `&` around the tests has set."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Host:
@@ -30,6 +35,7 @@ class Host:
         self.network = network
         self.manifests = directory / "manifests"
         self.manifests.mkdir()
+        self.socket = directory / "kube-proxy.sock"
         self._log = directory / "log"
         self._running: list[subprocess.Popen[bytes]] = []
 
@@ -45,7 +51,11 @@ class Host:
         program: Sequence[str | Path] = (PROGRAMS / "kube-proxy",),
     ) -> subprocess.Popen[bytes]:
         """Start the daemon on the manifests. `before` runs in its process, before the program."""
-        given = (f"--manifests={self.manifests}", "--hostname-override=worker-a")
+        given = (
+            f"--manifests={self.manifests}",
+            "--hostname-override=worker-a",
+            f"--inspection-socket={self.socket}",
+        )
         with self._log.open("ab") as log, self.network.inside():
             process = subprocess.Popen(
                 [*program, *given, *QUIET_HOST, *flags],
@@ -64,7 +74,7 @@ class Host:
                 [path if path.exists() else program, *arguments],
                 capture_output=True,
                 text=True,
-                timeout=PATIENCE_SECONDS,
+                timeout=LIMIT_SECONDS,
             )
 
     def tables(self) -> str:
@@ -74,7 +84,7 @@ class Host:
     def get(self, port: int, path: str, address: str = "127.0.0.1") -> tuple[int, str]:
         """Status and body of a request. Status 0 if there is no answer."""
         with self.network.inside():
-            connection = http.client.HTTPConnection(address, port, timeout=5)
+            connection = http.client.HTTPConnection(address, port, timeout=LIMIT_SECONDS)
             try:
                 connection.request("GET", path)
                 response = connection.getresponse()
@@ -90,16 +100,12 @@ class Host:
             return socket.create_server((address, port))
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{what} did not happen; the log:\n{self.log[-3000:]}")
-            time.sleep(0.02)
+        wait_until(condition, lambda: f"{what} did not happen; the log:\n{self.log[-3000:]}")
 
     def stop(self, process: subprocess.Popen[bytes]) -> int:
         """End it with SIGTERM. Return the exit code."""
         process.send_signal(signal.SIGTERM)
-        return process.wait(PATIENCE_SECONDS)
+        return process.wait(LIMIT_SECONDS)
 
     def close(self) -> None:
         for process in self._running:

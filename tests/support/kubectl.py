@@ -6,6 +6,8 @@ import json
 import subprocess
 from collections.abc import Mapping
 
+from tests.support.waiting import LIMIT_SECONDS
+
 from kpctl.apiserver.build import built
 from kpctl.apiserver.real import RealApiServer
 
@@ -25,7 +27,7 @@ class Kubectl:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=LIMIT_SECONDS,
             check=False,
         )
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
+from tests.support.waiting import limit
 
 from kubeproxy.status.http import Handler, HttpServer, ServerRole
 
+_random = random.SystemRandom()
 ROLE = ServerRole("server failed", "", "", "Reason")
 
 
@@ -22,7 +26,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 async def exchange(port: int, data: bytes, host: str = "127.0.0.1") -> bytes:
     """Send these bytes. Return everything the server sends until it closes."""
-    async with asyncio.timeout(10):
+    async with limit():
         reader, writer = await asyncio.open_connection(host, port)
         try:
             writer.write(data)
@@ -54,12 +58,21 @@ async def ask(
     return parse_reply(await exchange(port, data.encode(), host))
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port on which nothing listens."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
-        sock.bind((host, 0))
-        port: int = sock.getsockname()[1]
-        return port
+def free_port(host: str = "127.0.0.1", *, neighbours: int = 1) -> int:
+    """The first of so many ports in a row on which nothing listens.
+
+    They are below those the kernel gives away by itself, also to tests in other processes.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for _ in range(1000):
+        first = _random.randrange(10_000, 30_000)
+        with contextlib.suppress(OSError):
+            for port in range(first, first + neighbours):
+                for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+                    with socket.socket(family, kind) as sock:
+                        sock.bind((host, port))
+            return first
+    raise AssertionError("no free ports")
 
 
 @asynccontextmanager
@@ -74,7 +87,7 @@ async def serving(handler: Handler, address: str = "127.0.0.1:0") -> AsyncIterat
 async def running(server: HttpServer) -> AsyncIterator[None]:
     task = asyncio.create_task(server.run())
     try:
-        async with asyncio.timeout(10):
+        async with limit():
             await server.is_serving.wait()
         yield
     finally:

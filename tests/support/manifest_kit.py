@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.support.waiting import until
+
 from kubeproxy.api import objects
 from kubeproxy.api.manifests import ManifestSource
 from kubeproxy.api.source import Delete, Event, Kind, Synced, Undecodable, Upsert
@@ -36,9 +38,7 @@ class Received:
         return [e.reason for e in self.events if isinstance(e, Undecodable)]
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():
-                await asyncio.sleep(0.002)
+        await until(condition, lambda: self.services)
 
     async def until_services(self, **expected: str) -> None:
         await self.until(lambda: self.services == expected)

@@ -16,9 +16,10 @@ import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 
+from tests.support.waiting import LIMIT_SECONDS, wait_until
+
 from kpctl.places.netns import leave_namespace
 
-_TIMEOUT_SECONDS = 10.0
 _LINK = "pods0"
 _PEER = "pods1"
 
@@ -103,14 +104,14 @@ def _serve_tcp(address: str, port: int) -> None:
 
 
 def _wait_until_served(place: tuple[str, int]) -> None:
-    for _ in range(100):
+    def is_served() -> bool:
         try:
-            socket.create_connection(place, timeout=_TIMEOUT_SECONDS).close()
+            socket.create_connection(place, timeout=LIMIT_SECONDS).close()
         except OSError:
-            threading.Event().wait(0.05)
-        else:
-            return
-    raise TimeoutError(f"no pod answers at {place}")
+            return False
+        return True
+
+    wait_until(is_served, lambda: f"no pod answers at {place}")
 
 
 class Clients:
@@ -129,7 +130,7 @@ class Clients:
         """Open a connection and exchange data; the address of the pod that answered."""
         kind = socket.SOCK_STREAM if protocol == "TCP" else socket.SOCK_DGRAM
         client = socket.socket(socket.AF_INET, kind)
-        client.settimeout(_TIMEOUT_SECONDS)
+        client.settimeout(LIMIT_SECONDS)
         client.connect(place)
         self._open[name] = client
         if kind == socket.SOCK_DGRAM:

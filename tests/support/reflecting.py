@@ -17,8 +17,6 @@ from kubeproxy.api.reflector import Reflector, ReflectorSettings
 from kubeproxy.api.resources import resource_for
 from kubeproxy.api.source import Delete, Event, Kind, Synced, Upsert
 
-Until = Callable[[Callable[[], object]], "asyncio.Future[None]"]
-
 
 def service(name: str, *, ip: str = "10.0.0.1", **labels: str) -> Json:
     return {

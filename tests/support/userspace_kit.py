@@ -21,7 +21,7 @@ from kubeproxy.modes.userspace.sinks.sockets import SocketSink
 from kubeproxy.plan.types import PoolName
 
 HERE = "127.0.0.1"
-IDLE_SECONDS = 0.25
+IDLE_SECONDS = 600.0
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -29,10 +29,15 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 class Proxy:
     """One sink with its carrier, and listeners by name."""
 
-    def __init__(self, ports: PortRange | None = None, address: str = HERE) -> None:
+    def __init__(
+        self,
+        ports: PortRange | None = None,
+        address: str = HERE,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
         self.logged: list[LogMessage] = []
         binder = Binder(Family.IPV4, address, PortAllocator(ports, lambda _size: 0))
-        self.sink = SocketSink(binder, IDLE_SECONDS, self.logged.append)
+        self.sink = SocketSink(binder, idle_seconds, self.logged.append)
         self._values: dict[Listener, Balance] = {}
 
     async def serve(
@@ -87,21 +92,16 @@ class Proxy:
         return await self.sink.supervisor.execute([])
 
 
-async def eventually(is_so: Callable[[], Awaitable[bool]], limit_seconds: float = 60.0) -> None:
-    """Wait until something is so; on a busy machine that takes as long as it takes."""
-    async with asyncio.timeout(limit_seconds):
-        while not await is_so():
-            await asyncio.sleep(0.02)
-
-
 def listener(name: str = "web", protocol: Protocol = Protocol.TCP) -> Listener:
     return Listener(ServicePortId("default", name, "", protocol), PoolName.CLUSTER)
 
 
 @contextlib.asynccontextmanager
-async def running(ports: PortRange | None = None, address: str = HERE) -> AsyncIterator[Proxy]:
+async def running(
+    ports: PortRange | None = None, address: str = HERE, idle_seconds: float = IDLE_SECONDS
+) -> AsyncIterator[Proxy]:
     """A proxy that is closed whatever happens."""
-    made = Proxy(ports, address)
+    made = Proxy(ports, address, idle_seconds)
     try:
         yield made
     finally:

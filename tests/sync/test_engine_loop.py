@@ -7,6 +7,7 @@ import asyncio
 from tests.support.builders import endpoint, endpoint_slice, node, service
 from tests.support.engine_kit import FakeConntrack, RecordedRounds
 from tests.support.fake_backend import FakeBackend
+from tests.support.waiting import limit, until
 
 from kubeproxy.errors import Busy, Drifted
 from kubeproxy.sync.clock import SystemClock
@@ -25,15 +26,14 @@ def engine(backend: FakeBackend, listener: RecordedRounds) -> Engine:
 
 
 async def reports(listener: RecordedRounds, count: int) -> None:
-    while len(listener.reports) < count:
-        await asyncio.sleep(0.001)
+    await until(lambda: len(listener.reports) >= count)
 
 
 async def test_a_failed_first_sync_is_retried_without_another_trigger() -> None:
     backend, listener = FakeBackend(), RecordedRounds()
     made = engine(backend, listener)
     backend.kernel.fail = Busy("lock")
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with limit(), asyncio.TaskGroup() as group:
         loop = group.create_task(made.run())
         made.mark_synced()
         await reports(listener, 2)
@@ -58,7 +58,7 @@ async def test_a_wrong_belief_is_corrected_at_once_and_not_after_the_retry_inter
         backend.kernel.refuse = lambda _: False
         raise Drifted("the table has disappeared")
 
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with limit(), asyncio.TaskGroup() as group:
         loop = group.create_task(made.run())
         made.mark_synced()
         await reports(listener, 1)
@@ -74,7 +74,7 @@ async def test_a_wrong_belief_is_corrected_at_once_and_not_after_the_retry_inter
 async def test_nothing_is_written_before_synced_and_everything_after() -> None:
     backend, listener = FakeBackend(), RecordedRounds()
     made = engine(backend, listener)
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with limit(), asyncio.TaskGroup() as group:
         loop = group.create_task(made.run())
         made.pipeline.store.set_service(service())
         made.request()
@@ -90,7 +90,7 @@ async def test_nothing_is_written_before_synced_and_everything_after() -> None:
 async def test_a_change_wakes_the_loop() -> None:
     backend, listener = FakeBackend(), RecordedRounds()
     made = engine(backend, listener)
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with limit(), asyncio.TaskGroup() as group:
         loop = group.create_task(made.run())
         made.mark_synced()
         await reports(listener, 1)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
 from tests.support.engine_kit import FakeClock, RecordedRounds
-from tests.support.userspace_kit import eventually
+from tests.support.waiting import until_async, within_limit
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import Unsupported
@@ -120,7 +120,7 @@ async def _name_server(pod: str) -> asyncio.Server:
 
 
 async def ask(address: str, number: int) -> str:
-    reader, writer = await asyncio.wait_for(asyncio.open_connection(address, number), 30)
+    reader, writer = await within_limit(asyncio.open_connection(address, number))
     received = await reader.read()
     writer.close()
     return received.decode()
@@ -207,10 +207,10 @@ async def test_a_flush_is_noticed(host: Host) -> None:
         return host.backend.tables.watcher is not None
 
     try:
-        await eventually(is_watching)
+        await until_async(is_watching)
         assert not noticed.done()
         sh(f"{host.save.removesuffix('-save')} -t nat -F")
-        assert "another program edited iptables" in await asyncio.wait_for(noticed, 60)
+        assert "another program edited iptables" in await within_limit(noticed)
     finally:
         watching.cancel()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, service
 from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
+from tests.support.waiting import limit
 
 from kpctl.places.network import PrivateNetwork
 from kpctl.places.scratch import scratch_namespace
@@ -65,7 +66,7 @@ async def ask(pod: PrivateNetwork, address: str) -> bytes:
     handle.setblocking(False)
     loop = asyncio.get_running_loop()
     with handle:
-        async with asyncio.timeout(30):
+        async with limit():
             await loop.sock_connect(handle, (address, 80))
             return await loop.sock_recv(handle, 100)
 

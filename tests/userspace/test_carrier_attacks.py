@@ -9,7 +9,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.userspace_kit import HERE, Proxy, Servers, close, eventually
+from tests.support.userspace_kit import HERE, Proxy, Servers, close, running
+from tests.support.waiting import until_async, within_limit
 
 from kubeproxy.facts.ids import Protocol
 from kubeproxy.modes.userspace.carrier.balance import Target
@@ -22,7 +23,7 @@ async def ask(port: int, *, source: str = HERE) -> str:
     """Everything a connection sends until it ends; empty if it is reset."""
     reader, writer = await asyncio.open_connection(HERE, port, local_addr=(source, 0))
     try:
-        return (await asyncio.wait_for(reader.read(), 30)).decode()
+        return (await within_limit(reader.read())).decode()
     except ConnectionResetError:
         return ""
     finally:
@@ -91,25 +92,27 @@ async def test_a_service_whose_endpoint_is_itself_carries_nothing_and_harms_no_o
     async def is_over() -> bool:
         return (await proxy.counts()).connections == 0
 
-    await eventually(is_over)
+    await until_async(is_over)
     assert any("leads back" in message.text for message in proxy.logged)
 
 
-async def test_a_datagram_does_not_go_round_for_ever(proxy: Proxy) -> None:
+async def test_a_datagram_does_not_go_round_for_ever() -> None:
     """One used to keep a processor busy until the endpoint was removed."""
-    port = await proxy.serve([], name="loop", protocol=Protocol.UDP)
-    await proxy.serve([Target(HERE, port)], name="loop", protocol=Protocol.UDP)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-        client.sendto(b"?", (HERE, port))
+    # Sessions long enough to be seen on a busy machine, and short enough to wait for their end.
+    async with running(idle_seconds=5.0) as proxy:
+        port = await proxy.serve([], name="loop", protocol=Protocol.UDP)
+        await proxy.serve([Target(HERE, port)], name="loop", protocol=Protocol.UDP)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.sendto(b"?", (HERE, port))
 
-        async def has_begun() -> bool:
-            return bool(proxy.logged) or (await proxy.counts()).sessions > 0
+            async def has_begun() -> bool:
+                return bool(proxy.logged) or (await proxy.counts()).sessions > 0
 
-        async def is_over() -> bool:
-            return (await proxy.counts()).sessions == 0
+            async def is_over() -> bool:
+                return (await proxy.counts()).sessions == 0
 
-        await eventually(has_begun)
-        await eventually(is_over)
+            await until_async(has_begun)
+            await until_async(is_over)
 
 
 async def test_services_may_stand_in_front_of_services(proxy: Proxy, servers: Servers) -> None:
@@ -139,7 +142,7 @@ async def test_new_services_find_room_while_a_flood_holds_every_descriptor(
         async def is_settled() -> bool:
             return (await proxy.counts()).connections >= 160
 
-        await eventually(is_settled)
+        await until_async(is_settled)
         ports = {}
         for number in range(300):
             name = f"new{number}"
@@ -180,7 +183,7 @@ async def test_one_client_does_not_take_a_service_from_the_others(
         async def is_served() -> bool:
             return modest.greeted() == 10
 
-        await eventually(is_served)
+        await until_async(is_served)
         assert 40 <= greedy.greeted() <= 60
     assert any("127.0.0.2" in message.text for message in proxy.logged)
 
@@ -233,7 +236,7 @@ async def test_a_client_that_never_reads_holds_little_of_the_kernels_memory(
             await asyncio.sleep(0.2)
             return len(queues) == 4 and min(queues) > 65536 and queues == before
 
-        await eventually(is_at_rest)
+        await until_async(is_at_rest)
         assert max(queues) < 2 * MEGABYTE
 
 

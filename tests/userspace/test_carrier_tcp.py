@@ -11,7 +11,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.support.userspace_kit import HERE, Proxy, Servers, close, eventually
+from tests.support.userspace_kit import HERE, Proxy, Servers, close
+from tests.support.waiting import until_async, within_limit
 
 from kubeproxy.modes.userspace.carrier.balance import Target
 from kubeproxy.modes.userspace.carrier.messages import Balance
@@ -219,10 +220,10 @@ async def test_a_reset_reaches_the_other_side(proxy: Proxy, servers: Servers) ->
     port = await proxy.serve([await servers.tcp(wait)])
     with socket.create_connection((HERE, port)) as handle:
         handle.sendall(b"x")
-        await asyncio.wait_for(begun.wait(), 30)
+        await within_limit(begun.wait())
         # Lingering for no time makes closing a reset.
         handle.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    await asyncio.wait_for(ended.wait(), 30)
+    await within_limit(ended.wait())
 
 
 async def test_closing_a_service_leaves_its_connections(proxy: Proxy, servers: Servers) -> None:
@@ -270,7 +271,7 @@ async def test_a_slow_reader_holds_up_the_sender_and_no_other(
         await asyncio.sleep(1)
         return before == last == sent > 0
 
-    await eventually(is_held_up)
+    await until_async(is_held_up)
     assert sent < 8 * 16 * MEGABYTE
     assert await ask(quick) == "q"
     assert carrier_memory(proxy) - before < 16 * MEGABYTE
@@ -319,7 +320,7 @@ async def test_out_of_descriptors_one_service_waits_and_the_others_go_on(
         await proxy.counts()
         return any("wait for file descriptors" in message.text for message in proxy.logged)
 
-    await eventually(is_waiting)
+    await until_async(is_waiting)
     assert await ask(modest) == "m"
     assert {message.service for message in proxy.logged} == {"default/greedy"}
     assert 45 <= (await proxy.counts()).connections <= 55
@@ -330,5 +331,5 @@ async def test_out_of_descriptors_one_service_waits_and_the_others_go_on(
     last.setblocking(False)
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(last, b"hello")
-    assert await asyncio.wait_for(loop.sock_recv(last, 10), 30) == b"hello"
+    assert await within_limit(loop.sock_recv(last, 10)) == b"hello"
     last.close()

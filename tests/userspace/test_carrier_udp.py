@@ -7,7 +7,8 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from tests.support.userspace_kit import HERE, IDLE_SECONDS, Proxy, Servers, eventually, running
+from tests.support.userspace_kit import HERE, IDLE_SECONDS, Proxy, Servers, running
+from tests.support.waiting import LIMIT_SECONDS, until_async
 
 from kubeproxy.facts.ids import Protocol
 from kubeproxy.modes.userspace.carrier.balance import Target
@@ -25,7 +26,7 @@ class Client:
         self._handle.setblocking(False)
         self._handle.connect((address, port))
 
-    async def ask(self, data: bytes = b"?", timeout_seconds: float = 30.0) -> bytes:
+    async def ask(self, data: bytes = b"?", timeout_seconds: float = LIMIT_SECONDS) -> bytes:
         loop = asyncio.get_running_loop()
         self._handle.send(data)  # also an empty one, which sock_sendall would not send
         return await asyncio.wait_for(loop.sock_recv(self._handle, 65535), timeout_seconds)
@@ -88,7 +89,7 @@ class ByHand:
 
 def _bound() -> socket.socket:
     handle = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    handle.settimeout(30)
+    handle.settimeout(LIMIT_SECONDS)
     handle.bind((HERE, 0))
     return handle
 
@@ -110,19 +111,18 @@ def test_a_busy_session_goes_on_and_an_idle_one_ends() -> None:
         assert len(carrier.shared.hops) == 0
 
 
-async def test_after_an_idle_session_the_next_datagram_picks_again(
-    proxy: Proxy, servers: Servers
-) -> None:
-    port = await serve(proxy, await servers.udp(answering("a")), await servers.udp(answering("b")))
-    client = Client(port)
-    first = await client.ask()
+async def test_after_an_idle_session_the_next_datagram_picks_again(servers: Servers) -> None:
+    both = (await servers.udp(answering("a")), await servers.udp(answering("b")))
+    async with running(idle_seconds=0.1) as proxy:
+        client = Client(await serve(proxy, *both))
+        first = await client.ask()
 
-    async def has_ended() -> bool:
-        return (await proxy.counts()).sessions == 0
+        async def has_ended() -> bool:
+            return (await proxy.counts()).sessions == 0
 
-    await eventually(has_ended)
-    assert await client.ask() != first
-    client.close()
+        await until_async(has_ended)
+        assert await client.ask() != first
+        client.close()
 
 
 async def test_an_endpoint_that_refuses_is_passed_over_for_a_while(
@@ -138,7 +138,7 @@ async def test_an_endpoint_that_refuses_is_passed_over_for_a_while(
                 return await client.ask(timeout_seconds=0.5) == b"b"
             return False
 
-        await eventually(is_served)
+        await until_async(is_served)
         client.close()
     for _ in range(10):
         client = Client(port)

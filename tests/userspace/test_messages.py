@@ -11,9 +11,12 @@ from kubeproxy.modes.userspace.carrier.messages import (
     CloseListener,
     Command,
     FrameDecoder,
+    Inspect,
+    InspectReply,
     LogMessage,
     OpenListener,
     Reply,
+    Route,
     Sync,
     SyncReply,
     UpdateListener,
@@ -28,9 +31,19 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(UpdateListener, numbers, balances),
     st.builds(CloseListener, numbers),
     st.builds(Sync, numbers),
+    st.builds(Inspect, numbers, numbers),
 )
+routes = st.builds(Route, st.text(), st.booleans(), st.builds(Target, st.text(), numbers))
 replies: st.SearchStrategy[Reply] = st.one_of(
-    st.builds(SyncReply, numbers, numbers, numbers), st.builds(LogMessage, st.text(), st.text())
+    st.builds(SyncReply, numbers, numbers, numbers),
+    st.builds(LogMessage, st.text(), st.text()),
+    st.builds(
+        InspectReply,
+        numbers,
+        st.lists(st.tuples(routes, numbers, numbers), max_size=3).map(tuple),
+        st.lists(st.tuples(routes, st.text()), max_size=3).map(tuple),
+        st.booleans(),
+    ),
 )
 
 

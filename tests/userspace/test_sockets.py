@@ -8,7 +8,9 @@ import signal
 import socket
 
 import pytest
+from tests.support.loopback import free_port
 from tests.support.userspace_kit import HERE, IDLE_SECONDS, Proxy, Servers, listener, running
+from tests.support.waiting import LIMIT_SECONDS
 
 from kubeproxy.errors import Drifted, Rejected
 from kubeproxy.facts.ids import Protocol, ServicePortId
@@ -20,12 +22,6 @@ from kubeproxy.modes.userspace.sinks.supervisor import Supervisor
 
 FIRST = ServicePortId("default", "a", "", Protocol.TCP)
 SECOND = ServicePortId("default", "b", "", Protocol.TCP)
-
-
-def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    with socket.socket(socket.AF_INET, kind) as handle:
-        handle.bind((HERE, 0))
-        return int(handle.getsockname()[1])
 
 
 def claim_change(
@@ -55,22 +51,9 @@ async def test_binding_teaches_ports_and_unsettles_owners_once(proxy: Proxy) -> 
     assert proxy.sink.take_closed() == {}
 
 
-def free_pair() -> int:
-    """The first of two free neighbours, below the ports the kernel gives away by itself."""
-    for first in range(21000 + os.getpid() % 9000, 31000, 2):
-        try:
-            for number in (first, first + 1):
-                with socket.socket() as handle:
-                    handle.bind((HERE, number))
-        except OSError:
-            continue
-        return first
-    raise AssertionError("no two free ports")
-
-
 async def test_ports_come_from_the_range_and_go_back_to_it() -> None:
     """One that another program has is skipped, and is not lost."""
-    first = free_pair()
+    first = free_port(neighbours=2)
     async with running(PortRange(first, first + 1)) as proxy:
         with socket.socket() as taken:
             taken.bind((HERE, first))
@@ -84,7 +67,7 @@ async def test_ports_come_from_the_range_and_go_back_to_it() -> None:
 
 
 async def test_a_batch_that_cannot_be_bound_leaves_nothing_behind() -> None:
-    only = free_pair()
+    only = free_port(neighbours=2)
     changes = tuple(
         OwnedChange(item.owner, item, None, Balance(())) for item in (listener("a"), listener("b"))
     )
@@ -102,7 +85,7 @@ async def test_a_claimed_port_is_held_and_refuses_connections(proxy: Proxy) -> N
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind((HERE, claim.port))
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((HERE, claim.port), timeout=30)
+        socket.create_connection((HERE, claim.port), timeout=LIMIT_SECONDS)
 
 
 async def test_a_claim_passes_to_another_owner_without_a_gap(proxy: Proxy) -> None:

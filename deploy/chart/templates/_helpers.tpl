@@ -81,6 +81,9 @@ httpGet:
 - name: modules
   mountPath: /lib/modules
   readOnly: true
+# The socket of kpctl: kubectl exec POD -- kpctl status
+- name: run
+  mountPath: /run/kube-proxy
 {{- end }}
 
 {{- define "kubeproxy.environment" -}}

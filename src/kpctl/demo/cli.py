@@ -65,6 +65,15 @@ def demo(mode: str) -> None:
     show_default=True,
     help="the families of a flow's objects",
 )
+@click.option("--kubernetes", is_flag=True, help="a real cluster: API server, kubelets, containers")
+@click.option(
+    "--proxy",
+    type=click.Choice(["ours", "upstream"]),
+    default="ours",
+    show_default=True,
+    help="the kube-proxy that a real cluster runs",
+)
+@click.option("--image", type=_FILE, help="our image as an archive (default: of `make image`)")
 @click.option("--on", default="", help="the host a COMMAND runs on (default: the first node)")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def lab(
@@ -73,10 +82,17 @@ def lab(
     manifests: Path | None,
     flow: Path | None,
     variant: str,
+    kubernetes: bool,
+    proxy: str,
+    image: Path | None,
     on: str,
     command: tuple[str, ...],
 ) -> None:
     """Open a cluster of network namespaces; with a COMMAND, run it there and close it again."""
+    if kubernetes:
+        if topology or manifests or flow or on:
+            raise click.UsageError("--kubernetes has nodes and objects of its own")
+        sys.exit(_run_kubernetes(mode, proxy, image, command))
     from kpctl.demo.lab import LabOptions, run_lab
 
     sys.exit(
@@ -92,3 +108,11 @@ def lab(
             )
         )
     )
+
+
+def _run_kubernetes(mode: str, proxy: str, image: Path | None, command: tuple[str, ...]) -> int:
+    from kpctl.kubernetes.cluster import ClusterOptions
+    from kpctl.kubernetes.lab import find_image, run_cluster
+
+    options = ClusterOptions(image=image or find_image(), mode=mode, proxy=proxy)
+    return run_cluster(options, command)

@@ -21,6 +21,7 @@ from kpctl.demo.view import (
     claims_view,
     cluster_view,
     look_view,
+    reasons_view,
     services_view,
     traffic_view,
 )
@@ -40,7 +41,12 @@ from kpctl.lab.probe import Target
 from kpctl.lab.reaper import lab_namespaces
 from kpctl.lab.topology import Topology, parse_topology
 from kpctl.lab.traffic import Route, Traffic
-from kubeproxy.facts.ids import Family, Protocol
+from kpctl.look.output import wrapped
+from kpctl.report.explain import explain, is_served
+from kpctl.report.target import parse_target
+from kpctl.report.text import explanation_text
+from kpctl.snapshot.live import read_live
+from kubeproxy.facts.ids import Family, Protocol, ServiceName
 
 TOPOLOGY = """
 nodes:
@@ -105,6 +111,7 @@ class Demo:
             console.print(services_view([self._web], self._world))
             await self._perform(lab)
             self._show_rules(lab)
+            await self._show_reasons(lab)
         left = lab_namespaces(prefix)
         self._claim("everything is removed again", not left, f"{len(left)} namespaces left")
         console.print(claims_view(self._claims))
@@ -236,6 +243,23 @@ class Demo:
         self._console.print()
         self._console.print(look_view([" ".join(command) for command in commands], excerpt))
         self._claim("the rules can be read with the usual tools", bool(excerpt))
+
+    async def _show_reasons(self, lab: Lab) -> None:
+        """Ask the proxy of node-1 about the Service, as `kpctl explain` does there."""
+        name = ServiceName(self._world.namespace, self._web.name)
+        client = self._topology.host("shop").addresses.ipv4
+        snapshot = await asyncio.to_thread(read_live, lab.proxies.socket("node-1"), name)
+        found = explain(snapshot, parse_target(str(name)), client)
+        lines = [
+            line
+            for indent, text in explanation_text(found)
+            for line in wrapped(text, self._console.width - 4, indent) or [""]
+        ]
+        self._console.print()
+        self._console.print(reasons_view(f"kpctl explain {name} --from {client}", lines))
+        used = [each.is_used for s in found.services for p in s.ports for each in p.endpoints]
+        holds = is_served(found) and used == [True] * len(self._hosts)
+        self._claim("the proxy explains every endpoint", holds, f"{len(used)} endpoints")
 
 
 def _lines(traffic: Sequence[Traffic], since: float) -> Sequence[Line]:

@@ -101,6 +101,12 @@ def look_view(commands: Sequence[str], excerpt: Sequence[str]) -> RenderableType
     return Panel(body, title=title, title_align="left", border_style="dim")
 
 
+def reasons_view(command: str, lines: Sequence[str]) -> RenderableType:
+    """A command that explains, and what it prints."""
+    body = Group(Text(f"$ {command}", style="bold"), Text(), *map(Text, lines))
+    return Panel(body, title="ask the proxy why", title_align="left", border_style="dim")
+
+
 def claims_view(claims: Sequence[Claim]) -> RenderableType:
     """What was shown, and whether it was true."""
     table = Table.grid(padding=(0, 1))

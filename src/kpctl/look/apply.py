@@ -6,29 +6,21 @@ look at it (`--dry-run`) or agree to it. The round itself starts from the beginn
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from kpctl.look.offline import Evaluation, Input, OfflineRequest, build_engines, read_input
 from kpctl.look.removals import unnamed_services
+from kubeproxy.config.command import Settings
 from kubeproxy.errors import Unsupported
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.facts.ids import Family
-from kubeproxy.modes.base import SCAFFOLD, AnyBackend, AnyChange, AnyMode
+from kubeproxy.modes.base import AnyMode
 from kubeproxy.sync.clock import Clock
-from kubeproxy.sync.engine import Engine
+from kubeproxy.sync.edits import Edit, edits_of
 from kubeproxy.sync.report import RoundReport
-
-
-class Edit(Struct, frozen=True):
-    """What would change for one owner in one family."""
-
-    owner: str
-    removed: tuple[str, ...]
-    added: tuple[str, ...]
 
 
 class Outlook(Struct, frozen=True):
@@ -58,7 +50,7 @@ async def apply_input(
     extensions = await mode.resolve(given.settings.extensions)
     given = replace(given, settings=replace(given.settings, extensions=extensions))
     engines, evaluation = build_engines(given, mode, clock)
-    families = await _supported(mode, engines, evaluation)
+    families = await supported_families(mode, engines, evaluation.settings)
     if agree is not None and not agree(await foresee(given, mode, clock, families)):
         return []
     reports: list[RoundReport] = []
@@ -77,15 +69,14 @@ async def apply_input(
     return reports
 
 
-async def _supported(
-    mode: AnyMode, engines: Mapping[Family, Engine], evaluation: Evaluation
+async def supported_families(
+    mode: AnyMode, families: Iterable[Family], settings: Settings
 ) -> list[Family]:
     """The families in which the mode works here. Raises Unsupported if there is none."""
-    settings = evaluation.settings
     options = mode.options(settings.config, settings.extensions)
     found: list[Family] = []
     refusals: list[str] = []
-    for family in engines:
+    for family in families:
         try:
             await mode.check((family,), options)
             found.append(family)
@@ -110,7 +101,7 @@ async def foresee(given: Input, mode: AnyMode, clock: Clock, families: list[Fami
             await engine.backend.close()
         engine.pipeline.recompute()
         changes = engine.pipeline.ledger.difference()
-        edits[family] = tuple(_edits(engine.backend, changes))
+        edits[family] = tuple(edits_of(engine.backend, changes, "not in these files"))
     removed = [line for found in edits.values() for edit in found for line in edit.removed]
     unnamed = unnamed_services(removed, evaluation.services, _places(evaluation))
     return Outlook(edits, tuple(unnamed))
@@ -125,31 +116,6 @@ def _places(evaluation: Evaluation) -> frozenset[str]:
     )
 
 
-def _edits(backend: AnyBackend, changes: list[AnyChange]) -> Iterator[Edit]:
-    """Group by owner; the changes are in the order of owners."""
-    grouped: dict[str, list[AnyChange]] = {}
-    for change in changes:
-        grouped.setdefault(_owner_text(change), []).append(change)
-    for owner, found in grouped.items():
-        before, after = _lines(backend, found, "old"), _lines(backend, found, "new")
-        removed, added = Counter(before) - Counter(after), Counter(after) - Counter(before)
-        if removed or added:
-            yield Edit(owner, tuple(removed.elements()), tuple(added.elements()))
-
-
-def _owner_text(change: AnyChange) -> str:
-    if change.owner is None:
-        return "not in these files"
-    return "for all Services" if change.owner == SCAFFOLD else str(change.owner)
-
-
-def _lines(backend: AnyBackend, changes: list[AnyChange], side: str) -> list[str]:
-    """The lines of one side, in an order that does not depend on that of the changes."""
-    values = ((change.item, getattr(change, side)) for change in changes)
-    found = [backend.lines({item: value}) for item, value in values if value is not None]
-    return [line for lines in sorted(map(list, found)) for line in lines]
-
-
 def diff_lines(outlook: Outlook) -> Iterator[str]:
     """The edits in the form of a diff; nothing if there is none."""
     for family, edits in outlook.edits.items():
@@ -158,5 +124,4 @@ def diff_lines(outlook: Outlook) -> Iterator[str]:
             yield f"+++ {family.value}, after apply"
         for edit in edits:
             yield f"@@ {edit.owner} @@"
-            yield from (f"- {line}" for line in edit.removed)
-            yield from (f"+ {line}" for line in edit.added)
+            yield from edit.lines()

@@ -1,4 +1,4 @@
-"""The commands `kpctl plan`, `render`, `apply` and `cleanup`: options in, exit code out.
+"""The commands `kpctl plan`, `apply` and `cleanup`: options in, exit code out.
 
 Everything else is imported when a command runs, so that `kpctl --help` stays quick.
 """
@@ -77,18 +77,18 @@ def plan(
 
     FILES are manifests, directories of manifests, or - for standard input.
     """
-    from kpctl.look.offline import evaluate
+    from kpctl.look.offline import check_node, evaluate
     from kpctl.look.planview import NodePorts
     from kubeproxy.sync.clock import SystemClock
 
     _use_sentences()
-    request = _request(files, config, node=node, mode=mode or "", addresses=address)
+    request = offline_request(files, config, node=node, mode=mode or "", addresses=address)
     evaluation = evaluate(request, None, SystemClock())
-    _check_node(node, evaluation)
+    check_node(node, evaluation)
     nodes = [pipeline.node for pipeline in evaluation.pipelines.values()]
     node_ports = NodePorts.of(evaluation.settings, nodes)
     _print_plans(evaluation, node_ports, output)
-    _end_if_rejected(evaluation.rejected, "what is shown is without it")
+    end_if_rejected(evaluation.rejected, "what is shown is without it")
 
 
 def _print_plans(evaluation: Evaluation, node_ports: NodePorts, output: str) -> None:
@@ -102,37 +102,9 @@ def _print_plans(evaluation: Evaluation, node_ports: NodePorts, output: str) -> 
         click.echo(f"Services as node {evaluation.node} sees them in {mode} mode")
         print_rows(plan_rows(plans, node_ports), sys.stdout)
         return
-    documents = [plan_document(family, plan, node_ports) for family, plan in plans]
-    if output == "json":
-        import msgspec
+    from kpctl.look.output import print_data
 
-        click.echo(msgspec.json.format(msgspec.json.encode(documents), indent=2))
-    else:
-        import yaml
-
-        click.echo(yaml.safe_dump_all(documents, sort_keys=False), nl=False)
-
-
-@click.command(epilog=EPILOG)
-@_mode_option
-@_about_objects
-@_address_option
-def render(
-    files: tuple[str, ...], config: str | None, node: str, mode: str, address: tuple[str, ...]
-) -> None:
-    """Print what a mode would install; the kernel is not touched.
-
-    FILES are manifests, directories of manifests, or - for standard input.
-    """
-    from kpctl.look.offline import render_text
-    from kubeproxy.sync.clock import SystemClock
-
-    _use_sentences()
-    request = _request(files, config, node=node, mode=mode, addresses=address)
-    text, evaluation = render_text(request, load_mode(mode), SystemClock())
-    _check_node(node, evaluation)
-    click.echo(text, nl=False)
-    _end_if_rejected(evaluation.rejected, "what is shown is without it")
+    print_data([plan_document(family, plan, node_ports) for family, plan in plans], output)
 
 
 @click.command(epilog=EPILOG)
@@ -158,7 +130,7 @@ def apply(
     import asyncio
 
     from kpctl.look.apply import apply_input
-    from kpctl.look.offline import build_engines, read_input
+    from kpctl.look.offline import build_engines, check_node, read_input
     from kubeproxy.sync.clock import SystemClock
 
     _use_sentences()
@@ -167,11 +139,11 @@ def apply(
             "userspace mode cannot be applied: its rules lead to sockets of a process that serves"
             " them, and this command ends. Run kube-proxy --proxy-mode=userspace --manifests=..."
         )
-    request = _request(files, config, node=node, mode=mode, is_here=True)
+    request = offline_request(files, config, node=node, mode=mode, is_here=True)
     given = read_input(request)
     _, evaluation = build_engines(given, None, SystemClock())
-    _check_node(node, evaluation)
-    _end_if_rejected(evaluation.rejected, "nothing was changed")
+    check_node(node, evaluation)
+    end_if_rejected(evaluation.rejected, "nothing was changed")
     _check_daemons(is_allowed=force or dry_run)
 
     def agree(outlook: Outlook) -> bool:
@@ -253,7 +225,7 @@ def cleanup(modes: tuple[str, ...]) -> None:
         click.echo(f"Stays: {text}.")
 
 
-def _request(
+def offline_request(
     files: tuple[str, ...],
     config: str | None,
     *,
@@ -262,6 +234,7 @@ def _request(
     addresses: tuple[str, ...] = (),
     is_here: bool = False,
 ) -> OfflineRequest:
+    """What a command about manifests asks for, seen from this host."""
     from kpctl.look.offline import OfflineRequest
     from kubeproxy.facts.node import SERVICE_LINK
     from kubeproxy.kernel.route.table import default_route_sources, host_addresses
@@ -285,16 +258,8 @@ def _request(
     )
 
 
-def _check_node(wanted: str, evaluation: Evaluation) -> None:
-    if wanted and wanted not in evaluation.nodes:
-        known = ", ".join(sorted(evaluation.nodes))
-        raise click.BadParameter(
-            f"no Node and no endpoint in the files is of the node {wanted!r}; known are {known}",
-            param_hint="--node",
-        )
-
-
-def _end_if_rejected(rejected: int, consequence: str) -> None:
+def end_if_rejected(rejected: int, consequence: str) -> None:
+    """End with an exit code of its own if part of the input cannot be used."""
     if rejected:
         subject = "One object or file is" if rejected == 1 else f"{rejected} objects or files are"
         raise _Rejected(f"{subject} rejected; {consequence}.")

@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kpctl.look.exits import USAGE
 from kpctl.look.quiet import IgnoreEvents, IgnoreRounds, PlanOnlyBackend, keep_flows
 from kpctl.look.reading import read_objects
 from kubeproxy.api import objects
@@ -156,6 +157,22 @@ class Evaluation(Struct, frozen=True):
         ]
 
 
+class UnknownNode(ConfigError):
+    """Nothing is known of the node to look from."""
+
+    exit_code = USAGE
+
+
+def check_node(wanted: str, evaluation: Evaluation) -> None:
+    """Raise UnknownNode if a node is wanted of which nothing is known."""
+    if wanted and wanted not in evaluation.nodes:
+        known = ", ".join(sorted(evaluation.nodes))
+        raise UnknownNode(
+            f"--node: no Node and no endpoint in the files is of the node {wanted!r}; known are"
+            f" {known}"
+        )
+
+
 class Input(Struct, frozen=True):
     """Everything that was read: from it, engines can be made more than once."""
 
@@ -238,13 +255,3 @@ def evaluate(request: OfflineRequest, mode: AnyMode | None, clock: Clock) -> Eva
     for pipeline in evaluation.pipelines.values():
         pipeline.recompute()
     return evaluation
-
-
-def render_text(request: OfflineRequest, mode: AnyMode, clock: Clock) -> tuple[str, Evaluation]:
-    """The text of what the mode would install in both families."""
-    engines, evaluation = build(request, mode, clock)
-    parts = []
-    for engine in engines.values():
-        engine.pipeline.recompute()
-        parts.append(engine.backend.describe(evaluation.pipelines[engine.family].fragments()))
-    return "".join(parts), evaluation

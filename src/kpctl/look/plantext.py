@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import io
 import shutil
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from kpctl.look.output import wrapped
 from kpctl.look.planview import Row
 
 if TYPE_CHECKING:
@@ -88,17 +88,5 @@ def list_lines(rows: Sequence[Row], columns: int) -> Iterator[str]:
             yield from (f"  {place}" for place in row.places)
         before = row
         link = " to " if row.fate == "forward" else " "
-        yield from _wrapped(f"{row.fate}{link}{', '.join(row.targets)}", columns, 4)
-        yield from _wrapped(row.why, columns, 6)
-
-
-def _wrapped(text: str, columns: int, indent: int) -> list[str]:
-    margin = " " * indent
-    return textwrap.wrap(
-        text,
-        max(columns, indent + 20),
-        initial_indent=margin,
-        subsequent_indent=margin + "  ",
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+        yield from wrapped(f"{row.fate}{link}{', '.join(row.targets)}", columns, 4)
+        yield from wrapped(row.why, columns, 6)

@@ -21,7 +21,7 @@ from kubeproxy.api.observer import Observer
 from kubeproxy.api.problems import Refused
 from kubeproxy.api.reflector import DEFAULTS, Reflector, ReflectorSettings
 from kubeproxy.api.resources import resource_for
-from kubeproxy.api.source import Inbox, Kind
+from kubeproxy.api.source import CollectionState, Inbox, Kind
 from kubeproxy.api.transport import Request
 from kubeproxy.errors import Expired, Forbidden
 from kubeproxy.logs import get_logger
@@ -52,10 +52,14 @@ class ApiServerOptions(msgspec.Struct, frozen=True, gc=False):
 class ApiServerSource:
     """A `Source` fed by an API server. It uses one client for everything, as upstream does."""
 
-    def __init__(self, client: ApiClient, *, settings: ReflectorSettings = DEFAULTS) -> None:
+    def __init__(
+        self, client: ApiClient, *, settings: ReflectorSettings = DEFAULTS, place: str = ""
+    ) -> None:
+        self.place = place
         self._client = client
         self._settings = settings
         self._poster = ApiEventPoster(client)
+        self._reflectors: list[Reflector] = []
 
     @classmethod
     def open(cls, options: ApiServerOptions, observer: Observer) -> ApiServerSource:
@@ -72,7 +76,8 @@ class ApiServerSource:
             logger.info("This client speaks JSON only", contentType=options.content_type)
         limits = ClientSettings(qps=options.qps, burst=options.burst)
         client = connect(found.access, observer=observer, settings=limits)
-        return cls(client, settings=ReflectorSettings(streams=options.streams))
+        settings = ReflectorSettings(streams=options.streams)
+        return cls(client, settings=settings, place=found.access.server)
 
     @property
     def needs_node(self) -> bool:
@@ -81,6 +86,9 @@ class ApiServerSource:
     @property
     def poster(self) -> ApiEventPoster:
         return self._poster
+
+    def collections(self) -> list[CollectionState]:
+        return [reflector.state() for reflector in self._reflectors]
 
     async def find_node(self, name: str, *, needs_pod_cidrs: bool) -> Node | None:
         return await NodeFinder(self._client).find(name, needs_pod_cidrs=needs_pod_cidrs)
@@ -91,6 +99,7 @@ class ApiServerSource:
             for kind in Kind:
                 resource = resource_for(kind, node_name)
                 reflector = Reflector(self._client, resource, inbox, settings=self._settings)
+                self._reflectors.append(reflector)
                 group.create_task(reflector.run(), name=f"watch {kind.value}")
 
     async def close(self) -> None:

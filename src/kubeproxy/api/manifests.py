@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,7 +27,17 @@ from kubeproxy.api.backoff import Backoff, BackoffPolicy
 from kubeproxy.api.manifest_links import Place, is_dangling, places_of, real_path
 from kubeproxy.api.manifest_ports import unserved_targets
 from kubeproxy.api.manifest_text import Key, Manifest, decode_text, parse_manifest
-from kubeproxy.api.source import Delete, Inbox, Kind, Object, Synced, Undecodable, Upsert
+from kubeproxy.api.source import (
+    CollectionState,
+    Delete,
+    Inbox,
+    Kind,
+    Object,
+    Seen,
+    Synced,
+    Undecodable,
+    Upsert,
+)
 from kubeproxy.errors import ConfigError, KernelError
 from kubeproxy.go.text import format_os_error
 from kubeproxy.kernel.files import read_regular
@@ -75,6 +86,7 @@ class ManifestSource:
         self._links: dict[Path, tuple[Place, ...]] = {}
         self._own_places: tuple[Place, ...] = ()
         self._can_watch = True
+        self._started = time.monotonic()
         self._backoff = Backoff(RETRY)
 
     @property
@@ -84,6 +96,16 @@ class ManifestSource:
     @property
     def poster(self) -> None:
         return None
+
+    @property
+    def place(self) -> str:
+        return str(self._path)
+
+    def collections(self) -> list[CollectionState]:
+        """The files as one collection. What cannot be read is its problem."""
+        problem = "; ".join(f"{path}: {reason}" for path, reason in self._failures.items())
+        seen = Seen.FAILING if problem or not self._can_watch else Seen.WATCHING
+        return [CollectionState("manifests", seen, time.monotonic() - self._started, problem)]
 
     async def find_node(self, name: str, *, needs_pod_cidrs: bool) -> objects.Node | None:
         """Return the Node of this name in the manifests. Nothing is waited for."""

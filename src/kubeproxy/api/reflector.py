@@ -26,7 +26,7 @@ from kubeproxy.api.client import ApiClient
 from kubeproxy.api.json_text import MOST_LEVELS
 from kubeproxy.api.problems import BAD_REQUEST, NOT_FOUND, Refused, ServerFailed, api_error
 from kubeproxy.api.resources import Resource
-from kubeproxy.api.source import Inbox, Kind, Synced
+from kubeproxy.api.source import CollectionState, Inbox, Kind, Seen, Synced
 from kubeproxy.api.transport import Request, Response
 from kubeproxy.api.watch import (
     Failed,
@@ -95,9 +95,22 @@ class Reflector:
         self._backoff = Backoff(settings.backoff)
         self._trusts_version = True
         self._has_listed = False
+        self._seen = Seen.LISTING
+        self._seen_since = clock()
+        self._problem = ""
         self._limit = LogLimit(monotonic=clock)
         self._once = LogLimit(math.inf, monotonic=clock)
         self._shortened = LogLimit(monotonic=clock, most_keys=MOST_OBJECTS)
+
+    def state(self) -> CollectionState:
+        """Whether changes are seen now, and since when."""
+        seconds = self._clock() - self._seen_since
+        return CollectionState(self._resource.name, self._seen, seconds, self._problem)
+
+    def _note(self, seen: Seen, problem: str = "") -> None:
+        if seen is not self._seen:
+            self._seen, self._seen_since = seen, self._clock()
+        self._problem = problem
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -230,6 +243,8 @@ class Reflector:
             idle_seconds=seconds + self._settings.grace_seconds,
         )
         async with self._client.open(request) as response:
+            if not self._tracker.is_listing:
+                self._note(Seen.WATCHING)
             async for chunk in self._chunks(response):
                 for event in self._tracker.feed(chunk):
                     self._handle(event)
@@ -275,6 +290,7 @@ class Reflector:
                 pass  # The tracker has noted the version, and the log has the name.
             case Synced():
                 self._has_listed = True
+                self._note(Seen.WATCHING)
                 logger.v(2).info("Caches populated", type=self._resource.name)
                 self._inbox.send(event)
             case _:
@@ -301,6 +317,7 @@ class Reflector:
     def _report(self, error: ApiError) -> None:
         """Log why there is no list or watch, and what that means, if it was not logged lately."""
         name, reason = self._resource.name, str(error)
+        self._note(Seen.FAILING, reason)
         if not self._limit_for(error).is_due(reason):
             logger.v(2).info("Failed to watch, again", type=name, err=reason)
             return

@@ -8,6 +8,7 @@ the only event vocabulary: what a watch stream brings and what a manifest holds 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol, TypeAlias
 
@@ -81,6 +82,23 @@ class Inbox(Protocol):
     def send(self, event: Event) -> None: ...
 
 
+class Seen(Enum):
+    """Whether changes of a collection are seen."""
+
+    LISTING = "listing"
+    WATCHING = "watching"
+    FAILING = "failing"
+
+
+class CollectionState(Struct, frozen=True):
+    """What a source can say about one of its collections. `seconds` is for how long it holds."""
+
+    name: str
+    seen: Seen
+    seconds: float
+    problem: str = ""
+
+
 class Source(Protocol):
     """A place objects come from: an API server, or manifests."""
 
@@ -91,6 +109,13 @@ class Source(Protocol):
     @property
     def poster(self) -> EventPoster | None:
         """What carries Kubernetes events to the API server, or None without an API server."""
+
+    @property
+    def place(self) -> str:
+        """Where objects come from, for people: an address or a path."""
+
+    def collections(self) -> Sequence[CollectionState]:
+        """Whether changes are seen now, collection by collection."""
 
     async def find_node(self, name: str, *, needs_pod_cidrs: bool) -> Node | None:
         """Wait for the Node object as long as upstream would. Return None if there is none."""

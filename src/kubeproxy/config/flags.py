@@ -177,6 +177,9 @@ EXTENSION_FLAGS = (
     _flag("udp-timeout", kinds.DURATION, EXTENSIONS, "In userspace mode, how long an idle UDP client is remembered.", default=_seconds(0.25), with_config=True),
     _flag("xtables-lock-timeout", kinds.DURATION, EXTENSIONS, "How long to wait for another program that holds the iptables lock.", default=_seconds(5), with_config=True),
     _flag("iptables-variant", kinds.IPTABLES_VARIANT, EXTENSIONS, "Which iptables to program: 'nft', 'legacy', or 'auto' for the one the node uses: that with the kubelet's hint chain, else that with more rules, else the default.", default="auto", with_config=True),
+    _flag("inspection-socket", kinds.STRING, EXTENSIONS, "The Unix socket on which kpctl asks this process what it does, readable by its own user only; empty: none.", default="/run/kube-proxy/kube-proxy.sock", with_config=True),
+    _flag("service-events", kinds.BOOL, EXTENSIONS, "Record Kubernetes events on Services about what this node does with them: no local endpoint, topology hints ignored, an address that two Services claim.", with_config=True),
+    _flag("service-metrics", kinds.SERIES, EXTENSIONS, "Count connections, bytes and refused packets per Service from conntrack events, with series of their own for the first so many Services that have traffic; the others count together. 0: count nothing.", default=0, with_config=True),
     _flag("config-restart-jitter", kinds.DURATION, EXTENSIONS, "The longest delay between a change of the configuration file and the restart it causes. Each proxy chooses its own at random, so that not all restart at once.", default=_seconds(30), with_config=True),
 )
 # fmt: on
@@ -213,9 +216,19 @@ class Extensions(msgspec.Struct, frozen=True):
         assert isinstance(value, str), name
         return value
 
+    def number(self, name: str) -> int:
+        """The value of a flag that holds a whole number."""
+        value = self._value(name)
+        assert isinstance(value, int), name
+        return value
+
     def is_on(self, name: str) -> bool:
         """The value of a flag that is on or off."""
         return self._value(name) is True
+
+    def texts(self) -> dict[str, str]:
+        """Every flag with its value as it would be given on a command line."""
+        return {flag.name: flag.kind.format(self._value(flag.name)) for flag in EXTENSION_FLAGS}
 
     def seconds(self, name: str) -> float:
         """The value of a flag that holds a duration."""

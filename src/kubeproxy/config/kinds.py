@@ -169,6 +169,16 @@ def _same_release(text: str) -> str:
     return text
 
 
+MOST_SERIES = 250
+
+
+def _parse_series(text: str) -> Value:
+    """Accept how many things have metrics of their own: each costs memory in every scraper."""
+    if not re.fullmatch(r"[0-9]{1,4}", text) or int(text) > MOST_SERIES:
+        raise ValueError(f"{quote(text)} is not a number from 0 to {MOST_SERIES}")
+    return int(text)
+
+
 def _parse_port_range(text: str) -> Value:
     """Accept `from-to`, `base+size` or nothing, which means any port."""
     match = re.fullmatch(r"([0-9]{1,5})(?:([-+])([0-9]{1,5}))?", text) if text else None
@@ -206,4 +216,5 @@ QUANTITY = FlagKind("quantity", Quantity(), _ignoring_earlier(parse_quantity), s
 VMODULE = FlagKind("pattern=N,...", (), _parse_vmodule, _format_vmodule)
 VERSION = FlagKind("version[=true]", "false", _ignoring_earlier(_parse_version), str, bare="true")
 IPTABLES_VARIANT = FlagKind("variant", "auto", _ignoring_earlier(_parse_iptables_variant), str)
+SERIES = FlagKind("count", 0, _ignoring_earlier(_parse_series), str)
 PORT_RANGE = FlagKind("port-range", "", _ignoring_earlier(_parse_port_range), str)

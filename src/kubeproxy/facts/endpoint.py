@@ -13,7 +13,7 @@ from kubeproxy.facts.ids import Protocol, ServiceName
 NO_HINTS: frozenset[str] = frozenset()
 
 
-class Endpoint(Struct, frozen=True, gc=False):
+class Endpoint(Struct, frozen=True, gc=False, omit_defaults=True):
     """One address and port that may serve a service port."""
 
     address: str

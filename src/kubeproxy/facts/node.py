@@ -42,7 +42,7 @@ class LocalDetector(Struct, frozen=True, gc=False):
         return self.kind is not DetectorKind.NONE
 
 
-class NodeFacts(Struct, frozen=True):
+class NodeFacts(Struct, frozen=True, omit_defaults=True):
     """Everything about node, host and cluster that planning and rendering may depend on.
 
     `ip` is the node's address of the family, or the loopback address while unknown.

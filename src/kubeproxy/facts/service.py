@@ -10,7 +10,7 @@ DEFAULT_AFFINITY_SECONDS = 10800
 """The API's default for a ClientIP affinity without a time-out."""
 
 
-class PortFacts(Struct, frozen=True, gc=False):
+class PortFacts(Struct, frozen=True, gc=False, omit_defaults=True):
     """One element of `spec.ports`; `node_port` is 0 where there is none."""
 
     name: str
@@ -19,7 +19,7 @@ class PortFacts(Struct, frozen=True, gc=False):
     node_port: int = 0
 
 
-class ServiceFacts(Struct, frozen=True, gc=False):
+class ServiceFacts(Struct, frozen=True, gc=False, omit_defaults=True):
     """A Service as one family sees it: addresses of this family only, in the order of the object.
 
     `affinity_seconds` is 0 without session affinity. `is_external_policy_local` already takes the

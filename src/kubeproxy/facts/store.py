@@ -94,6 +94,23 @@ class Store:
         self.slice_changes_pending += 1
         return True
 
+    def slice(self, namespace: str, slice_name: str) -> SliceFacts | None:
+        owner = self._slice_owner.get((namespace, slice_name))
+        return None if owner is None else self._slices[owner][slice_name]
+
+    def known(self) -> Iterator[ServiceName]:
+        """Every Service that has an object or slices, those with an object first."""
+        yield from self._services
+        yield from self._slices.keys() - self._services.keys()
+
+    def has_slices(self, name: ServiceName) -> bool:
+        return name in self._slices
+
+    def slices(self, name: ServiceName) -> tuple[SliceFacts, ...]:
+        """The slices of one Service, in the order of their names."""
+        found = self._slices.get(name, {})
+        return tuple(found[key] for key in sorted(found))
+
     def delete_slice(self, namespace: str, slice_name: str) -> bool:
         owner = self._slice_owner.pop((namespace, slice_name), None)
         if owner is None:

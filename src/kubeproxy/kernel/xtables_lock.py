@@ -12,7 +12,7 @@ import contextlib
 import fcntl
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 
 from kubeproxy.errors import Busy
@@ -37,11 +37,35 @@ def parse_locks(text: str, inode: int) -> tuple[int, ...]:
 
 def lock_holder(lock_file: Path = LOCK_FILE, proc: Path = Path("/proc")) -> str:
     """The holder of the lock right now: `pid 17 (iptables-save -t nat)`, or an empty text."""
+    return _described(_holders(lock_file, proc), proc)
+
+
+def foreign_lock_holder(lock_file: Path = LOCK_FILE, proc: Path = Path("/proc")) -> str:
+    """The same, but neither we ourselves nor a tool that we have started."""
+    holders = _holders(lock_file, proc)
+    return _described([pid for pid in holders if not _is_ours(pid, proc)], proc)
+
+
+def _holders(lock_file: Path, proc: Path) -> tuple[int, ...]:
     try:
-        holders = parse_locks((proc / "locks").read_text(), lock_file.stat().st_ino)
+        return parse_locks((proc / "locks").read_text(), lock_file.stat().st_ino)
     except OSError:
-        return ""
+        return ()
+
+
+def _described(holders: Iterable[int], proc: Path) -> str:
     return ", ".join(f"pid {pid} ({_command_of(pid, proc)})" for pid in holders)
+
+
+def _is_ours(pid: int, proc: Path) -> bool:
+    try:
+        # The name, in parentheses, may hold anything; the state and the parent follow it.
+        parent = (
+            (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+        )
+    except (OSError, IndexError):
+        return False
+    return str(os.getpid()) in (parent, str(pid))
 
 
 def _command_of(pid: int, proc: Path) -> str:

@@ -146,8 +146,75 @@ class Measure(Struct, frozen=True):
     value: float
 
 
+class OpenSocket(Struct, frozen=True):
+    """A socket on which a mode serves."""
+
+    protocol: TransportProtocol
+    address: str
+    port: int
+
+
+class Other(Struct, frozen=True):
+    """Something of another program in the way of our packets: where, and what it is."""
+
+    hook: str
+    priority: int
+    what: str
+
+
+class CarriedCount(Struct, frozen=True, gc=False):
+    """Connections of one service port to one endpoint that the mode itself carries.
+
+    `open` counts those that exist, `total` all since the process that carries them began.
+    """
+
+    owner: Owner
+    endpoint: str
+    open: int
+    total: int
+
+
+class CarriedFlow(Struct, frozen=True, gc=False):
+    """One connection that the mode itself carries."""
+
+    owner: Owner
+    client: str
+    endpoint: str
+
+
+class Carried(Struct, frozen=True):
+    """What a mode carries itself. `is_cut`: there is more than is shown."""
+
+    counts: tuple[CarriedCount, ...]
+    flows: tuple[CarriedFlow, ...] = ()
+    is_cut: bool = False
+
+
+class RefusedPackets(Struct, frozen=True, gc=False):
+    """Packets to one service port that a rule of ours rejected or dropped, and why.
+
+    The kernel counts from when the rule was written, so the number may fall back to 0.
+    """
+
+    owner: Owner
+    action: str
+    reason: str
+    packets: int
+
+
 DriftListener: TypeAlias = Callable[[str], None]
 """Called with a description of what another process changed; the engine re-reads and repairs."""
+
+_MOST_NAMED = 3
+
+
+def by_whom(processes: Collection[str]) -> str:
+    """End a description of a change with those who made it; empty if none is known."""
+    if not processes:
+        return ""
+    more = len(processes) - _MOST_NAMED
+    named = list(processes)[:_MOST_NAMED] + ([f"{more} more"] if more > 0 else [])
+    return f" by {' and '.join(named)}"
 
 
 class Backend(ABC, Generic[I, V, Options]):
@@ -161,6 +228,26 @@ class Backend(ABC, Generic[I, V, Options]):
     @abstractmethod
     def sinks(self) -> Sequence[AnySink]:
         """In dependency order: additions go forward, removals backward."""
+
+    @property
+    def kernel_sinks(self) -> Sequence[AnySink]:
+        """Those that any process can read. The others hold sockets of the process that applied."""
+        return self.sinks
+
+    def open_sockets(self, items: Mapping[I, V]) -> Sequence[OpenSocket]:
+        """The sockets that these items mean, as far as another process can see them. Pure."""
+        return ()
+
+    def is_under_way(self, change: AnyChange) -> bool:
+        """Is this difference a step of ours that takes its time, and no drift?"""
+        return False
+
+    async def others(self) -> Sequence[Other]:
+        """What other programs have where packets meet us, as far as it is not in nf_tables.
+
+        Read from the kernel; nothing is changed.
+        """
+        return ()
 
     @abstractmethod
     def scaffold(self, node: NodeFacts) -> Mapping[I, V]:
@@ -183,7 +270,7 @@ class Backend(ABC, Generic[I, V, Options]):
         """What these fragments would install, for people (`kpctl render`). Pure."""
 
     def lines(self, items: Mapping[I, V]) -> Sequence[str]:
-        """These items one by one as lines, for people (`kpctl apply --dry-run`). Pure.
+        """These items one by one as lines, for people (`apply --dry-run`, `explain`). Pure.
 
         A line of a Service's own names it in a comment, as far as the kernel keeps one.
         """
@@ -191,6 +278,13 @@ class Backend(ABC, Generic[I, V, Options]):
 
     async def probe(self) -> None:
         """Find out what tools and kernel can do, where rendering depends on it. Change nothing."""
+
+    def probed(self) -> object:
+        """What `probe` has found out, as plain data; None if rendering depends on nothing."""
+        return None
+
+    def assume_probed(self, found: object) -> None:
+        """Render as on the host where `probe` has found this out."""
 
     async def start(self, node: NodeFacts) -> None:
         """Prepare the host for this family (probes, sysctls). Raises Unsupported."""
@@ -204,6 +298,16 @@ class Backend(ABC, Generic[I, V, Options]):
         Asked after each pass; they are rendered again in the same round.
         """
         return ()
+
+    def learned(self, plan: ServicePlan, node: NodeFacts) -> object:
+        """What rendering this plan depends on besides its arguments, as plain data; None: nothing.
+
+        With it, `assume` makes a backend in another process render the same.
+        """
+        return None
+
+    def assume(self, plan: ServicePlan, node: NodeFacts, learned: object) -> None:
+        """Render this plan as the backend does that has learned this."""
 
     async def tick(self, now: float) -> float | None:
         """Do what is due at `now`. Return the seconds until the next call, or None."""
@@ -228,6 +332,20 @@ class Backend(ABC, Generic[I, V, Options]):
     def measures(self) -> Sequence[Measure]:
         """Figures for the metrics, asked after each round."""
         return ()
+
+    async def carried(self, most_flows: int) -> Carried | None:
+        """Connections that the mode itself carries, some of them one by one; None: the kernel does.
+
+        Raises KernelError.
+        """
+        return None
+
+    async def refused_packets(self) -> Sequence[RefusedPackets] | None:
+        """What the kernel counted of refused packets; None: in this mode it does not count them.
+
+        Raises KernelError.
+        """
+        return None
 
     def packet_count(self, name: str) -> int | None:
         """Packets counted by a kernel accounting object of ours, if there is one of this name."""

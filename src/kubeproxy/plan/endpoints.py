@@ -18,6 +18,9 @@ TERMINATING_FALLBACK = "serving while terminating: no endpoint is ready"
 LOCAL_READY = "ready on this node"
 LOCAL_TERMINATING_FALLBACK = "serving while terminating on this node: none here is ready"
 
+HINTS_IGNORED = "hints ignored"
+HINTS_INCOMPLETE = "a ready endpoint has none"
+
 
 class Choice(Struct, frozen=True, gc=False):
     """The outcome for one service port."""
@@ -98,22 +101,22 @@ def _apply_hints(ready: tuple[Endpoint, ...], node_name: str, zone: str) -> _Top
     if any(e.node_hints for e in ready):
         hinted = tuple(e for e in ready if node_name in e.node_hints)
         if not all(e.node_hints for e in ready):
-            notes.append("node hints ignored: a ready endpoint has none")
+            notes.append(f"node {HINTS_IGNORED}: {HINTS_INCOMPLETE}")
         elif hinted:
             return _Topology(hinted, f"hinted for node {node_name}")
         else:
-            notes.append(f"node hints ignored: none names node {node_name}")
+            notes.append(f"node {HINTS_IGNORED}: none names node {node_name}")
     if any(e.zone_hints for e in ready):
         hinted = tuple(e for e in ready if zone in e.zone_hints)
         if not all(e.zone_hints for e in ready):
-            notes.append("zone hints ignored: a ready endpoint has none")
+            notes.append(f"zone {HINTS_IGNORED}: {HINTS_INCOMPLETE}")
         elif hinted:
             reason = f"hinted for zone {zone}"
             return _Topology(hinted, reason, notes=tuple(notes))
         elif not zone:
-            notes.append("zone hints ignored: the node has no zone label")
+            notes.append(f"zone {HINTS_IGNORED}: the node has no zone label")
         else:
-            notes.append(f"zone hints ignored: none names zone {zone}")
+            notes.append(f"zone {HINTS_IGNORED}: none names zone {zone}")
     return _Topology(ready, READY, notes=tuple(notes))
 
 

@@ -18,6 +18,7 @@ from kubeproxy.api import objects
 from kubeproxy.api.decode import decode_node_ips, decode_pod_cidrs, decode_zone
 from kubeproxy.api.source import Source
 from kubeproxy.config.command import Settings
+from kubeproxy.config.flags import Extensions
 from kubeproxy.errors import Busy, ConfigError, KernelError, Unsupported
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import SERVICE_LINK, NodeFacts
@@ -47,6 +48,8 @@ class Prepared(Struct, frozen=True):
     families: tuple[Family, ...]
     nodes: Mapping[Family, NodeFacts]
     backends: Mapping[Family, AnyBackend]
+    extensions: Extensions
+    """The flags of our own, with what was found on the host in place of what was left to it."""
 
     @property
     def node_ips(self) -> tuple[str, ...]:
@@ -69,7 +72,8 @@ async def prepare(settings: Settings, mode: AnyMode, source: Source) -> Prepared
     _prepare_conntrack(settings)
     for text in startup.configuration_warnings(config, addresses, pod_cidrs, identity.primary):
         logger.error(text, "Kube-proxy configuration may be incomplete or incorrect")
-    options = mode.options(config, await mode.resolve(settings.extensions))
+    extensions = await mode.resolve(settings.extensions)
+    options = mode.options(config, extensions)
     families = await _supported_families(mode, options, identity.primary)
     _check_families(settings, pod_cidrs, families, identity.primary)
     nodes = {
@@ -89,7 +93,7 @@ async def prepare(settings: Settings, mode: AnyMode, source: Source) -> Prepared
         note = startup.missing_detector_note(config, pod_cidrs)
         logger.info(note.message, ipFamily=identity.primary.value, **note.values)
     backends = await _create_backends(mode, options, nodes)
-    return Prepared(name, node, identity, families, nodes, backends)
+    return Prepared(name, node, identity, families, nodes, backends, extensions)
 
 
 async def _create_backends(

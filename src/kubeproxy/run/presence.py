@@ -42,7 +42,7 @@ def announced(mode: str) -> Iterator[None]:
 def running_proxies() -> list[str]:
     """Describe the daemons in the current network namespace: `kube-proxy in nftables mode …`."""
     marked = _marked(_SOCKETS)
-    return marked or [f"kube-proxy (process {pid})" for pid in _named_processes()]
+    return marked or [f"kube-proxy (process {pid})" for pid in proxy_processes()]
 
 
 def _marked(sockets: Path) -> list[str]:
@@ -54,7 +54,8 @@ def _marked(sockets: Path) -> list[str]:
     return [f"kube-proxy in {mode} mode (process {pid})" for mode, pid in found]
 
 
-def _named_processes() -> Iterator[int]:
+def proxy_processes() -> Iterator[int]:
+    """Yield the processes of the current network namespace that have the daemon's name."""
     here = _namespace(Path("/proc/thread-self"))
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

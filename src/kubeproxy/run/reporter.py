@@ -11,6 +11,7 @@ from kubeproxy.api import objects
 from kubeproxy.api.decode import decode_node_ips, decode_pod_cidrs, is_eligible_node
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
+from kubeproxy.inspection.journal import Journal
 from kubeproxy.logs import get_logger
 from kubeproxy.status.event_series import NORMAL, WARNING, Reference, service_reference
 from kubeproxy.status.events import Recorder
@@ -36,6 +37,7 @@ class Reporter:
         health: ProxyHealth,
         recorder: Recorder,
         service_health: Mapping[Family, ServiceHealth],
+        journal: Journal,
         first_sync_done: Callable[[], None] = lambda: None,
     ) -> None:
         """`first_sync_done` is called once, after the first success of every family."""
@@ -45,6 +47,7 @@ class Reporter:
         self._health = health
         self._recorder = recorder
         self._service_health = service_health
+        self._journal = journal
         self._not_yet_synced = set(service_health)
         self._first_sync_done = first_sync_done
 
@@ -66,6 +69,7 @@ class Reporter:
 
     async def round_finished(self, report: RoundReport, pipeline: Pipeline) -> None:
         self._metrics.observe_round(report)
+        self._journal.round_finished(report)
         self._log(report)
         if report.drifted_items:
             self._report_drift(report)

@@ -15,12 +15,17 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
+from msgspec.structs import replace
+
 from kubeproxy.api.decode import is_eligible_node
 from kubeproxy.api.source import Source
 from kubeproxy.config.command import Settings
 from kubeproxy.errors import Busy, KernelError, ProxyError, fault_text
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import SERVICE_LINK, NodeFacts
+from kubeproxy.inspection.journal import Journal
+from kubeproxy.inspection.pages import Pages
+from kubeproxy.inspection.server import InspectionServer, inspection_handler
 from kubeproxy.kernel.conntrack.table import clean_udp
 from kubeproxy.kernel.route.table import host_addresses, watch_addresses
 from kubeproxy.logs import get_logger
@@ -32,6 +37,7 @@ from kubeproxy.run.notify import Notifier
 from kubeproxy.run.prepare import Prepared
 from kubeproxy.run.reconfigure import Reconfiguration
 from kubeproxy.run.reporter import NodeObserver, Reporter
+from kubeproxy.run.service_metrics import ServiceMetrics
 from kubeproxy.status.connections import Connections
 from kubeproxy.status.event_series import WARNING, Reference
 from kubeproxy.status.events import Recorder
@@ -40,6 +46,8 @@ from kubeproxy.status.health_server import HEALTHZ_ROLE, health_handler
 from kubeproxy.status.http import HttpServer, ServeError
 from kubeproxy.status.metrics import Metrics
 from kubeproxy.status.metrics_server import METRICS_ROLE, metrics_handler
+from kubeproxy.status.service_counters import ServiceCounters
+from kubeproxy.status.service_events import ServiceEvents
 from kubeproxy.status.service_health import ServiceHealth
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.engine import FULL_SYNC_SECONDS, Engine, EngineTimes
@@ -95,6 +103,7 @@ class Proxy:
         )
         addresses = self._first_addresses()
         nodes = {f: n.with_addresses(addresses[f]) for f, n in prepared.nodes.items()}
+        self._journal = Journal(clock)
         self._reporter = Reporter(
             node_name=prepared.node_name,
             clock=clock,
@@ -102,8 +111,11 @@ class Proxy:
             health=self._health,
             recorder=self._recorder,
             service_health={f: self._service_health(node) for f, node in nodes.items()},
+            journal=self._journal,
             first_sync_done=self._first_sync_done,
         )
+        has_events = settings.extensions.is_on("service-events")
+        service_events = ServiceEvents(self._recorder) if has_events else None
         self._engines = {
             family: Engine(
                 prepared.backends[family],
@@ -112,6 +124,7 @@ class Proxy:
                 listener=self._reporter,
                 clean_conntrack=clean_stale_flows,
                 times=_times(settings, mode),
+                plan_listener=service_events,
             )
             for family, node in nodes.items()
         }
@@ -121,6 +134,16 @@ class Proxy:
             counters=self._metrics,
             node_listener=self._node_observer(),
             started_at=clock.time(),
+            changes=self._journal,
+        )
+        self._pages = Pages(
+            replace(settings, extensions=prepared.extensions),
+            node_name=prepared.node_name,
+            source=source,
+            engines=self._engines,
+            health=self._health,
+            journal=self._journal,
+            clock=clock,
         )
 
     def _service_health(self, node: NodeFacts) -> ServiceHealth:
@@ -188,6 +211,12 @@ class Proxy:
         ]
         if config.healthz_bind_address:
             work.append(self._health_server().run())
+        if place := self._settings.extensions.text("inspection-socket"):
+            work.append(InspectionServer(place, inspection_handler(self._pages)).run())
+        if most := self._settings.extensions.number("service-metrics"):
+            counters = ServiceCounters(most)
+            self._metrics.serve_service_counters(counters)
+            work.append(ServiceMetrics(counters, self._engines.values()).run())
         for family, engine in self._engines.items():
             work.append(engine.run())
             work.append(keep_watching(self._prepared.backends[family].watch, engine.report_drift))

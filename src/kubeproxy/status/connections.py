@@ -46,6 +46,12 @@ def connection_limit() -> int:
     return max(MIN_CONNECTIONS, min(MAX_CONNECTIONS, allowed // 4 // SERVERS))
 
 
+def address_text(sock: socket.socket) -> str:
+    """Return where a socket listens: `host:port`, or the path of a Unix socket."""
+    name = sock.getsockname()
+    return name if isinstance(name, str) else join_host_port(*name[:2])
+
+
 class Connections:
     """Open connections, in the order in which they last completed a request."""
 
@@ -194,5 +200,5 @@ class Listener:
         loop.remove_reader(self._socket)
         self._retry = loop.call_later(ACCEPT_RETRY_SECONDS, self.start)
         if self._failed.is_due():
-            address = join_host_port(*self._socket.getsockname()[:2])
+            address = address_text(self._socket)
             logger.error(format_os_error(error), "Cannot accept connections", address=address)

@@ -56,11 +56,39 @@ EVENTS = (
         is_upstream=False,
     ),
     EventSpec(
+        "NoLocalEndpoints",
+        NORMAL,
+        "Plan",
+        "Service",
+        "The last endpoint has left this node, or none was here, and a traffic policy is Local:"
+        " what arrives here is dropped. Only with --service-events.",
+        is_upstream=False,
+    ),
+    EventSpec(
+        "HintsIgnored",
+        NORMAL,
+        "Plan",
+        "Service",
+        "Topology hints are not followed, for the reason in the note: all endpoints are used."
+        " Only with --service-events.",
+        is_upstream=False,
+    ),
+    EventSpec(
+        "AddressConflict",
+        WARNING,
+        "Plan",
+        "Service",
+        "Another Service claims the same address and port, and wins. Give one of them another"
+        " address. Recorded by nodes with an endpoint of this Service. Only with --service-events.",
+        is_upstream=False,
+    ),
+    EventSpec(
         "RulesRepaired",
         WARNING,
         "Repair",
         "Node",
-        "Another program changed our rules; they were repaired.",
+        "Another program changed our rules; they were repaired. The note has what and, where that"
+        " is known, who. See kpctl drift.",
         is_upstream=False,
     ),
     EventSpec(

@@ -221,6 +221,36 @@ NFACCT_OBJECTS = {
 }
 """The kernel's accounting object behind each packet counter."""
 
+_SERVICE = ("namespace", "name")
+
+SERVICE_COUNTERS = (
+    MetricSpec(
+        "kubeproxy_service_connections_total",
+        "counter",
+        "New connections to the Service that this node has sent to an endpoint",
+        _SERVICE,
+    ),
+    MetricSpec(
+        "kubeproxy_service_bytes_total",
+        "counter",
+        "Bytes of ended connections, sent to and received from the Service's endpoints",
+        (*_SERVICE, "direction"),
+    ),
+    MetricSpec(
+        "kubeproxy_service_refused_packets_total",
+        "counter",
+        "Packets to the Service that this node rejected or dropped",
+        (*_SERVICE, "action"),
+        ("iptables", "userspace"),
+    ),
+    MetricSpec(
+        "kubeproxy_service_metrics_overruns_total",
+        "counter",
+        "Times the kernel dropped events because they came too fast; counts above are then too low",
+    ),
+)
+"""Only with --service-metrics. They are collected: see `service_counters`."""
+
 _VERB_HOST = ("verb", "host")
 
 CLIENT = (

@@ -18,6 +18,7 @@ from kubeproxy.status.collectors import OnlyStartTime, PacketCount, PacketCounte
 from kubeproxy.status.exposition import encode, negotiate
 from kubeproxy.status.metric_table import SLIS, TABLE, MetricSpec
 from kubeproxy.status.process import ProcessCollector
+from kubeproxy.status.service_counters import ServiceCounters
 from kubeproxy.sync.report import RoundReport
 
 Live: TypeAlias = Counter | Gauge | Histogram
@@ -186,6 +187,10 @@ class Metrics:
         """Show the kernel's packet counters, read at each scrape. Only iptables mode has them."""
         if self.mode == "iptables":
             self._registry.register(PacketCounters(read))
+
+    def serve_service_counters(self, counters: ServiceCounters) -> None:
+        """Show counters per Service as well."""
+        self._registry.register(counters)
 
     def families(self) -> Iterator[Metric]:
         """Return everything /metrics shows, as of now."""

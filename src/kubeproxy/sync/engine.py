@@ -32,7 +32,8 @@ from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.modes.base import SCAFFOLD, AnyBackend, AnyChange, AnyFragment, AnySink, Owner
 from kubeproxy.plan.conntrack import PlanChange, StaleRules
 from kubeproxy.sync.clock import Clock
-from kubeproxy.sync.pipeline import Pipeline, Recomputed
+from kubeproxy.sync.edits import edits_of
+from kubeproxy.sync.pipeline import Pipeline, PlanListener, Recomputed
 from kubeproxy.sync.refused import RefusedOwners
 from kubeproxy.sync.report import Refusal, RoundReport
 from kubeproxy.sync.runner import Runner
@@ -42,6 +43,12 @@ FULL_SYNC_SECONDS = 3600.0
 
 MOST_PASSES = 4
 """What is learned from effects may change what is wanted; more often than this is a loop."""
+
+MOST_SHOWN = 20
+"""How many items that another process changed are shown one by one."""
+
+MOST_DRIFT_TEXT = 500
+"""How much is kept of what several watchers notice before a round repairs it."""
 
 _NOTHING: AnyFragment = {}
 
@@ -79,6 +86,13 @@ class _Progress(Struct):
     """Is the state of every item known, also of those that were refused?"""
 
 
+class _Drift(Struct, frozen=True):
+    """What a read of the kernel found to differ from what was believed."""
+
+    items: int = 0
+    lines: tuple[str, ...] = ()
+
+
 class Engine:
     """Rounds for one family and mode."""
 
@@ -91,10 +105,11 @@ class Engine:
         listener: RoundListener,
         clean_conntrack: ConntrackCleaner,
         times: EngineTimes | None = None,
+        plan_listener: PlanListener | None = None,
     ) -> None:
         times = times or EngineTimes()
         self.family = backend.family
-        self.pipeline = Pipeline(backend, node)
+        self.pipeline = Pipeline(backend, node, listener=plan_listener)
         self.backend = backend
         self._clock = clock
         self._listener = listener
@@ -150,6 +165,10 @@ class Engine:
         """Forget this EndpointSlice. Return whether it was known."""
         return self._request_if(self.pipeline.store.delete_slice(namespace, name))
 
+    def slice(self, namespace: str, name: str) -> SliceFacts | None:
+        """Return the slice that is held under this name."""
+        return self.pipeline.store.slice(namespace, name)
+
     def set_node(self, node: NodeFacts) -> bool:
         """Hold these facts about the node. Return whether they differ from what was held."""
         if node.zone != self.node.zone and not self._is_synced:
@@ -162,6 +181,11 @@ class Engine:
         if changed:
             self.request()
         return changed
+
+    def refusals(self) -> list[Refusal]:
+        """Everything that is not programmed as it should be at present, and why."""
+        faults = [Refusal(*fault) for fault in self.pipeline.faults.items()]
+        return [*faults, *(Refusal(*refused) for refused in self._refused.reasons())]
 
     # --- requests for rounds ---
 
@@ -181,7 +205,8 @@ class Engine:
 
     def report_drift(self, what: str) -> None:
         """Request a round that re-reads the kernel: another process changed what is ours."""
-        self._drift = what
+        if what not in self._drift and len(self._drift) < MOST_DRIFT_TEXT:
+            self._drift = f"{self._drift}; {what}" if self._drift else what
         self.request(full=True)
 
     # --- the loop ---
@@ -239,7 +264,7 @@ class Engine:
     async def _attempt(self, started: float, *, is_full: bool) -> RoundReport:
         progress = _Progress()
         drift, self._drift = self._drift, ""
-        drifted_items, error = 0, ""
+        drift_found, error = _Drift(), ""
         was_certain = not self._kernel_state_unknown
         # Trust is suspended until every effect is known: a cancelled round must re-read. A re-read
         # requested from here on concerns something this round may have missed.
@@ -248,7 +273,7 @@ class Engine:
             if is_full:
                 found = await self._read_kernel()
                 # After a doubtful end the differences are our own doing.
-                drifted_items = found if was_certain else 0
+                drift_found = found if was_certain else drift_found
             recomputed = self.pipeline.recompute()
             self._remember(recomputed)
             progress.refused += [Refusal(*fault) for fault in recomputed.faults.items()]
@@ -272,7 +297,8 @@ class Engine:
                 changes=progress.changes,
                 batches=progress.batches,
                 bytes_sent=progress.bytes_sent,
-                drifted_items=drifted_items,
+                drifted_items=drift_found.items,
+                drifted_lines=drift_found.lines,
                 drift=drift,
                 error=error,
                 refused=tuple(progress.refused),
@@ -291,16 +317,20 @@ class Engine:
             # Of a Service that waits already the oldest change is the one that counts.
             self._trigger_times.setdefault(name, times)
 
-    async def _read_kernel(self) -> int:
-        """Re-read the kernel and reset the ledger to it. Return how many items differed."""
-        drifted = 0
+    async def _read_kernel(self) -> _Drift:
+        """Re-read the kernel and reset the ledger to it. Return what differed."""
+        items, shown = 0, list[AnyChange]()
         for sink in self.backend.sinks:
             try:
                 found = await sink.read()
             except Exception as fault:  # whatever another program has put there: the round failed
                 raise _as_kernel_error(fault) from fault
-            drifted += self.pipeline.resync(sink, found)
-        return drifted
+            differing = self.pipeline.resync(sink, found)
+            items += differing
+            if differing and self._last_full > float("-inf"):
+                shown += self.pipeline.first_differences(sink, MOST_SHOWN - len(shown))
+        edits = edits_of(self.backend, shown, "not ours")
+        return _Drift(items, tuple(line for edit in edits for line in edit.lines()))
 
     # --- applying ---
 
@@ -386,7 +416,7 @@ class Engine:
         progress.refused.append(Refusal(owner, str(error)))
         progress.held_back = {*progress.held_back, owner}
         progress.is_certain = progress.is_certain and sink.is_transactional
-        self._refused.add(owner, self._clock.monotonic())
+        self._refused.add(owner, self._clock.monotonic(), str(error))
 
     def _forget_settled(self) -> None:
         """Forget refusals of owners that were accepted, or want nothing any more."""

@@ -24,6 +24,7 @@ from kubeproxy.api.decode import (
 from kubeproxy.api.source import Delete, Event, Kind, Synced, Undecodable, Upsert
 from kubeproxy.errors import ObjectError, fault_text
 from kubeproxy.facts.address import family_of
+from kubeproxy.facts.endpoint import SliceFacts
 from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.logs import get_logger
@@ -48,6 +49,34 @@ class Counters(Protocol):
     def object_rejected(self, kind: str) -> None: ...
 
 
+class ChangeListener(Protocol):
+    """Receives what changed, to be shown to people; implemented by the journal."""
+
+    def listed(self) -> None: ...
+
+    def service_changed(self, name: ServiceName, event: str) -> None: ...
+
+    def slice_changed(
+        self, family: Family, before: SliceFacts | None, after: SliceFacts | None
+    ) -> None: ...
+
+    def object_problem(self, kind: str, name: str, reason: str) -> None: ...
+
+
+class IgnoreChanges:
+    """A `ChangeListener` without effect, where no one can ask."""
+
+    def listed(self) -> None: ...
+
+    def service_changed(self, name: ServiceName, event: str) -> None: ...
+
+    def slice_changed(
+        self, family: Family, before: SliceFacts | None, after: SliceFacts | None
+    ) -> None: ...
+
+    def object_problem(self, kind: str, name: str, reason: str) -> None: ...
+
+
 class NodeListener(Protocol):
     """Receives changes of the Node object that do not concern planning: health and restarts."""
 
@@ -67,11 +96,13 @@ class Intake:
         counters: Counters,
         node_listener: NodeListener,
         started_at: float,
+        changes: ChangeListener | None = None,
     ) -> None:
         self._engines = engines
         self._node_name = node_name
         self._counters = counters
         self._node_listener = node_listener
+        self._changes = changes or IgnoreChanges()
         self._started_at = started_at
         self._awaited = {Kind.SERVICE, Kind.ENDPOINT_SLICE}
         self._service_cidrs: dict[str, tuple[str, ...]] = {}
@@ -109,9 +140,7 @@ class Intake:
     def _delete(self, kind: Kind, namespace: str, name: str) -> None:
         match kind:
             case Kind.SERVICE:
-                for engine in self._engines.values():
-                    engine.delete_service(ServiceName(namespace, name))
-                    self._counters.service_event(engine.service_changes_pending)
+                self._delete_service(ServiceName(namespace, name))
             case Kind.ENDPOINT_SLICE:
                 self._delete_slice(namespace, name)
             case Kind.NODE:
@@ -122,6 +151,7 @@ class Intake:
 
     def _reject(self, kind: Kind, name: str, reason: str) -> None:
         self._counters.object_rejected(kind.value)
+        self._changes.object_problem(kind.value, name, reason)
         if self._log_limit.is_due(f"{kind.value} {name}"):
             message = "Object cannot be used and is left out"
             logger.error(reason, message, kind=kind.value, name=name)
@@ -130,6 +160,8 @@ class Intake:
         if not problems:
             return
         self._counters.object_rejected(kind.value)
+        for problem in problems[:MOST_PROBLEMS]:
+            self._changes.object_problem(kind.value, str(name), problem)
         if not self._log_limit.is_due(f"{kind.value} {name}"):
             return
         for problem in problems[:MOST_PROBLEMS]:
@@ -143,7 +175,7 @@ class Intake:
     def _take_service(self, service: objects.Service) -> None:
         name = service_name(service)
         if not is_selected_service(service):
-            self._delete(Kind.SERVICE, name.namespace, name.name)
+            self._delete_service(name)
             return
         # All families are decoded before one is changed: a bad object changes nothing.
         decoded = {family: decode_service(service, family) for family in self._engines}
@@ -155,7 +187,14 @@ class Intake:
                 changed = engine.set_service(result.facts)
             self._counters.service_event(engine.service_changes_pending)
             if changed:
+                self._changes.service_changed(name, "Service changed")
                 self._report_problems(Kind.SERVICE, name, result.problems)
+
+    def _delete_service(self, name: ServiceName) -> None:
+        for engine in self._engines.values():
+            if engine.delete_service(name):
+                self._changes.service_changed(name, "Service removed")
+            self._counters.service_event(engine.service_changes_pending)
 
     # --- EndpointSlices ---
 
@@ -170,19 +209,23 @@ class Intake:
         engine = self._engines.get(decoded.family)
         if engine is None:
             return
+        before = engine.slice(meta.namespace, meta.name)
         fresh = decoded.trigger_time is not None and decoded.trigger_time > self._started_at
         changed = engine.set_slice(
             decoded.facts, trigger_time=decoded.trigger_time if fresh else None
         )
         self._counters.slice_event(engine.slice_changes_pending)
         if changed:
+            self._changes.slice_changed(decoded.family, before, decoded.facts)
             name = f"{meta.namespace}/{meta.name}"
             self._report_problems(Kind.ENDPOINT_SLICE, name, decoded.problems)
 
     def _delete_slice(self, namespace: str, name: str, *, keep: Family | None = None) -> None:
         """Take the slice from every family but `keep`."""
         for family, engine in self._engines.items():
+            before = engine.slice(namespace, name)
             if family is not keep and engine.delete_slice(namespace, name):
+                self._changes.slice_changed(family, before, None)
                 self._counters.slice_event(engine.slice_changes_pending)
 
     # --- Node and ServiceCIDRs ---
@@ -227,6 +270,7 @@ class Intake:
             return
         self._awaited.discard(kind)
         if not self._awaited:
+            self._changes.listed()
             for engine in self._engines.values():
                 engine.mark_synced()
 

@@ -24,7 +24,7 @@ difference is found without looking at the rest.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic
 
 from kubeproxy.modes.base import I, O, OwnedChange, V
@@ -115,13 +115,19 @@ class Ledger(Generic[O, I, V]):
 
     def difference(self, accept: Callable[[I], bool] | None = None) -> list[OwnedChange[O, I, V]]:
         """Everything that must change, grouped by owner; only items `accept` lets through."""
-        changes = [
+        changes = list(self.differences(accept))
+        changes.sort(key=_owner_order)
+        return changes
+
+    def differences(
+        self, accept: Callable[[I], bool] | None = None
+    ) -> Iterator[OwnedChange[O, I, V]]:
+        """The same in no order, one by one: for looking at the first of them only."""
+        return (
             OwnedChange(self._blamed(item), item, old, self.wanted(item))
             for item, old in self._pending.items()
             if accept is None or accept(item)
-        ]
-        changes.sort(key=_owner_order)
-        return changes
+        )
 
     def _blamed(self, item: I) -> O | None:
         claim = self._owners.get(item)

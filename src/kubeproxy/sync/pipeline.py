@@ -6,14 +6,17 @@ interfere. Work stops at the first equality: same facts, same plan, same item.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from kubeproxy.errors import fault_text
 from kubeproxy.facts.endpoint import Endpoint, PortKey
-from kubeproxy.facts.ids import Protocol, ServiceName
+from kubeproxy.facts.ids import Protocol as TransportProtocol
+from kubeproxy.facts.ids import ServiceName
 from kubeproxy.facts.node import NodeFacts, planning_facts
 from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.facts.store import Store
@@ -28,6 +31,7 @@ from kubeproxy.modes.base import (
     Owner,
 )
 from kubeproxy.plan.conntrack import PlanChange
+from kubeproxy.plan.frontends import Frontends
 from kubeproxy.plan.service import plan_service
 from kubeproxy.plan.types import ServicePlan
 from kubeproxy.sync.ledger import Ledger
@@ -45,16 +49,37 @@ class Recomputed(Struct, frozen=True):
     faults: Mapping[ServiceName, str] = {}
 
 
+class PlanListener(Protocol):
+    """Receives which Services were planned again."""
+
+    def replanned(
+        self, pipeline: Pipeline, replaced: Mapping[ServiceName, tuple[ServicePlan, ...]]
+    ) -> None:
+        """These had these plans before. The pipeline has the new ones."""
+
+
 class Pipeline:
     """The mutable state of one family; owned by its engine."""
 
-    def __init__(self, backend: AnyBackend, node: NodeFacts) -> None:
+    def __init__(
+        self,
+        backend: AnyBackend,
+        node: NodeFacts,
+        *,
+        is_large: bool | None = None,
+        listener: PlanListener | None = None,
+    ) -> None:
+        """`is_large` is whether the cluster counts as large; by default its endpoints decide."""
+        self._listener = listener
+        self._forced_large = is_large
         self.store = Store()
         self.ledger: Ledger[Owner, AnyItem, AnyValue] = Ledger()
         self.health_check_ports: dict[ServiceName, int] = {}
         self.local_ready: dict[ServiceName, int] = {}
         self.faults: dict[ServiceName, str] = {}
         """Services that planning or rendering cannot digest: what they had before stays."""
+        self.frontends: Frontends | None = None
+        """Which service port a flow belongs to, once that is asked for: `index_frontends`."""
         self.planned = 0
         self.rendered = 0
         self._backend = backend
@@ -65,7 +90,8 @@ class Pipeline:
         self._is_plan_due = True
         self._is_render_due = True
         self._plans: dict[ServiceName, tuple[ServicePlan, ...]] = {}
-        self._endpoint_total = 0
+        self.service_port_total = 0
+        self.endpoint_total = 0
         self.no_local_internal = 0
         self.no_local_external = 0
 
@@ -79,6 +105,8 @@ class Pipeline:
             return False
         self._node = node
         self._is_scaffold_due = True
+        if self.frontends is not None:
+            self.frontends.set_node(node)
         # Planning and rendering are given no more than these: what is left out cannot matter.
         planning, rendering = planning_facts(node), self._backend.rendering_facts(node)
         self._is_plan_due = self._is_plan_due or planning != self._planning_node
@@ -86,9 +114,21 @@ class Pipeline:
         self._planning_node, self._rendering_node = planning, rendering
         return True
 
+    def index_frontends(self) -> Frontends:
+        """Keep an index of frontends from now on. Without it a change costs nothing for it."""
+        self.frontends = self.frontends or Frontends(self._node, self.plans())
+        return self.frontends
+
     def plans(self) -> Iterable[ServicePlan]:
         for plans in self._plans.values():
             yield from plans
+
+    def plans_of(self, name: ServiceName) -> tuple[ServicePlan, ...]:
+        return self._plans.get(name, ())
+
+    @property
+    def service_total(self) -> int:
+        return len(self._plans)
 
     def recompute(self) -> Recomputed:
         """Plan and render what changed since the last call."""
@@ -114,6 +154,8 @@ class Pipeline:
             for name, before in replaced.items()
             for change in _udp_changes(before, self._plans.get(name, ()))
         ]
+        if self._listener is not None:
+            self._listener.replanned(self, replaced)
         faults = {
             name: text
             for name, text in self.faults.items()
@@ -123,7 +165,9 @@ class Pipeline:
 
     @property
     def _is_large(self) -> bool:
-        return self._endpoint_total > LARGE_CLUSTER_ENDPOINTS
+        if self._forced_large is not None:
+            return self._forced_large
+        return self.endpoint_total > LARGE_CLUSTER_ENDPOINTS
 
     def _replan(self, name: ServiceName) -> tuple[ServicePlan, ...]:
         """Plan one Service again. Return the plans that held before."""
@@ -138,6 +182,9 @@ class Pipeline:
         self._plans.pop(name, None)
         if after:
             self._plans[name] = after
+        if self.frontends is not None:
+            self.frontends.remove(before)
+            self.frontends.add(after)
         self._count(before, -1)
         self._count(after, +1)
         return before
@@ -153,7 +200,8 @@ class Pipeline:
 
     def _count(self, plans: tuple[ServicePlan, ...], sign: int) -> None:
         """Keep cluster-wide totals up to date without walking the cluster."""
-        self._endpoint_total += sign * sum(plan.endpoint_count for plan in plans)
+        self.service_port_total += sign * len(plans)
+        self.endpoint_total += sign * sum(plan.endpoint_count for plan in plans)
         internal, external = self._backend.without_local_endpoints(plans)
         self.no_local_internal += sign * internal
         self.no_local_external += sign * external
@@ -187,6 +235,11 @@ class Pipeline:
         for gone in held:
             self.ledger.remove(gone)
 
+    def render_all(self) -> None:
+        """Render everything again: the mode has learned something about the host."""
+        self._is_scaffold_due = self._is_render_due = True
+        self.recompute()
+
     def rerender(self, owners: Collection[Owner]) -> None:
         """Render these owners again: the mode has learned something about them from an effect."""
         for owner in owners:
@@ -209,15 +262,24 @@ class Pipeline:
 
     def changes(self, sink: AnySink) -> list[AnyChange]:
         """What must change of the sink's items."""
-        return self.ledger.difference(lambda item: isinstance(item, sink.item_types))
+        return self.ledger.difference(sink_accepts(sink))
+
+    def first_differences(self, sink: AnySink, most: int) -> list[AnyChange]:
+        """Some of what must change of the sink's items, found without looking at the rest."""
+        return list(islice(self.ledger.differences(sink_accepts(sink)), most))
 
     def resync(self, sink: AnySink, found: AnyFragment) -> int:
         """Reset the ledger to what the sink has read. Return the number of items that differed."""
-        return self.ledger.resync(found, lambda item: isinstance(item, sink.item_types))
+        return self.ledger.resync(found, sink_accepts(sink))
 
     def fragments(self) -> Mapping[Owner, AnyFragment]:
         """Everything wanted, by owner, in the order of owners."""
         return {owner: self.ledger.fragment(owner) for owner in sorted(self.ledger.owners())}
+
+
+def sink_accepts(sink: AnySink) -> Callable[[AnyItem], bool]:
+    """Return whether an item belongs to the sink, as a function."""
+    return lambda item: isinstance(item, sink.item_types)
 
 
 def count_local_ready(endpoints: Mapping[PortKey, tuple[Endpoint, ...]]) -> int:
@@ -230,8 +292,8 @@ def count_local_ready(endpoints: Mapping[PortKey, tuple[Endpoint, ...]]) -> int:
 def _udp_changes(
     before: tuple[ServicePlan, ...], after: tuple[ServicePlan, ...]
 ) -> Iterable[PlanChange]:
-    old = {plan.id: plan for plan in before if plan.id.protocol is Protocol.UDP}
-    new = {plan.id: plan for plan in after if plan.id.protocol is Protocol.UDP}
+    old = {plan.id: plan for plan in before if plan.id.protocol is TransportProtocol.UDP}
+    new = {plan.id: plan for plan in after if plan.id.protocol is TransportProtocol.UDP}
     for key in old.keys() | new.keys():
         if old.get(key) != new.get(key):
             yield old.get(key), new.get(key)

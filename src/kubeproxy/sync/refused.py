@@ -7,7 +7,7 @@ an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from msgspec import Struct
 
@@ -23,6 +23,7 @@ class _Refused(Struct):
     wanted: AnyFragment
     times: int
     retry_at: float
+    reason: str
 
 
 class RefusedOwners:
@@ -40,12 +41,16 @@ class RefusedOwners:
         """All owners whose last attempt was refused."""
         return self._refused.keys()
 
-    def add(self, owner: Owner | None, now: float) -> None:
+    def reasons(self) -> Iterator[tuple[Owner | None, str]]:
+        """All owners whose last attempt was refused, each with the reason."""
+        return ((owner, held.reason) for owner, held in self._refused.items())
+
+    def add(self, owner: Owner | None, now: float, reason: str) -> None:
         """Record a refusal; each one in a row doubles the pause."""
         wanted, held = self._wanted(owner), self._refused.get(owner)
         times = held.times + 1 if held is not None and held.wanted is wanted else 1
         pause = min(FIRST_PAUSE_SECONDS * 2 ** min(times - 1, 10), LONGEST_PAUSE_SECONDS)
-        self._refused[owner] = _Refused(wanted, times, now + pause)
+        self._refused[owner] = _Refused(wanted, times, now + pause, reason)
 
     def keep(self, owners: Collection[Owner | None]) -> None:
         """Forget all but these: the others have nothing that waits to be programmed."""

@@ -33,6 +33,9 @@ class RoundReport(Struct, frozen=True):
     spans of steady time. `programming_latencies` are the seconds from each EndpointSlice trigger
     time to the end of this round, of the Services that are programmed now.
 
+    `drifted_items` counts items that another process changed, `drift` is what was noticed of it,
+    and `drifted_lines` shows the first of them as a diff from what was found to what is wanted.
+
     `error` is why the round failed as a whole: what the kernel holds is then unknown. `refused` are
     the owners that the kernel refused in a round that is otherwise done; `held_back` counts all
     that are refused at present, tried in this round or not.
@@ -50,6 +53,7 @@ class RoundReport(Struct, frozen=True):
     bytes_sent: int = 0
     drifted_items: int = 0
     drift: str = ""
+    drifted_lines: tuple[str, ...] = ()
     error: str = ""
     refused: tuple[Refusal, ...] = ()
     held_back: int = 0

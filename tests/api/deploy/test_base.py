@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 import yaml
 from tests.support.kubectl import Kubectl, Tree, differences
+from tests.support.waiting import LIMIT_SECONDS
 
 from kubeproxy.api.auth.kubeconfig import access_from, merge, parse_kubeconfig
 from kubeproxy.config.command import Settings, parse_command_line
@@ -112,7 +113,7 @@ def test_the_daemon_ends_with_the_file_to_write_to_before_it_removes_any_rule() 
     kubeconfig = BASE / "kubeconfig.conf"
     daemon = [sys.executable, "-m", "kubeproxy", f"--kubeconfig={kubeconfig}"]
     words = ["unshare", "--net", "sh", "-c", START_BESIDE_RULES, "sh", *daemon]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
     assert done.returncode == 1
     assert f"as clusters[].cluster.server into {kubeconfig}" in done.stderr, done.stderr
     assert done.stdout == "table ip kube-proxy\n"
@@ -139,4 +140,4 @@ def test_only_the_init_container_is_privileged() -> None:
     assert security["readOnlyRootFilesystem"] is True
     assert security["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
     assert spec["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
-    assert init["image"] == main["image"] == f"kubeproxy:{PACKAGE_VERSION}"
+    assert init["image"] == main["image"] == f"localhost/kubeproxy:{PACKAGE_VERSION}"

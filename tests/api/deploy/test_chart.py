@@ -10,6 +10,7 @@ import pytest
 import yaml
 from tests.support.helm import CHART, Helm
 from tests.support.kubectl import Kubectl, Tree, differences
+from tests.support.waiting import LIMIT_SECONDS
 
 from kpctl.apiserver.build import NoGo
 from kpctl.apiserver.real import RealApiServer
@@ -101,7 +102,14 @@ def monitored(kubectl: Kubectl) -> Iterator[Kubectl]:
     """An API server that knows ServiceMonitors."""
     definition = yaml.safe_dump(SERVICE_MONITORS)
     kubectl("apply", "-f", "-", stdin=definition)
-    kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", "-", stdin=definition)
+    kubectl(
+        "wait",
+        "--for=condition=Established",
+        f"--timeout={LIMIT_SECONDS:.0f}s",
+        "-f",
+        "-",
+        stdin=definition,
+    )
     yield kubectl
     kubectl("delete", "-f", "-", stdin=definition)
 
@@ -188,7 +196,7 @@ def test_values_reach_the_pod(helm: Helm) -> None:
 
 def test_by_default_it_runs_this_version(helm: Helm) -> None:
     (main,) = pod(helm.objects(SERVER))["containers"]
-    assert main["image"] == f"kubeproxy:{PACKAGE_VERSION}"
+    assert main["image"] == f"localhost/kubeproxy:{PACKAGE_VERSION}"
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["version"] == chart["appVersion"] == PACKAGE_VERSION
 

@@ -14,7 +14,7 @@ from kubeproxy.version import PACKAGE_VERSION
 pytestmark = [pytest.mark.api, pytest.mark.timeout(1800)]
 
 FOLDER = Path(__file__).parents[3] / "deploy/kubeadm"
-OURS = f"kubeproxy:{PACKAGE_VERSION}"
+OURS = f"localhost/kubeproxy:{PACKAGE_VERSION}"
 UPSTREAM = "upstream.example/kube-proxy:v1.36.4"
 IMAGE = ".spec.template.spec.containers[0].image"
 TARGET = ("-n", "kube-system", "daemonset", "kube-proxy")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 import yaml
 from tests.support.kubectl import Kubectl
 from tests.support.recorded import RecordedRequests
+from tests.support.waiting import until
 
 from kpctl.apiserver.admin import NODES, ApiAdmin, admin_of
 from kpctl.apiserver.real import RealApiServer
@@ -27,7 +28,6 @@ from kubeproxy.api.transport import Request, Response
 BASE = Path(__file__).parents[3] / "deploy/base"
 TOKEN = "/api/v1/namespaces/kube-system/serviceaccounts/kube-proxy/token"
 Grant = tuple[str, str, str]
-Until = Callable[[Callable[[], object]], "asyncio.Future[None]"]
 
 
 class Rule(msgspec.Struct, rename="camel"):
@@ -108,7 +108,7 @@ async def token_of(admin: ApiAdmin) -> str:
 @pytest.mark.api
 @pytest.mark.timeout(1800)
 async def test_the_role_is_enough_and_nothing_in_it_is_unused(
-    real: RealApiServer, applied: ApiAdmin, until: Until
+    real: RealApiServer, applied: ApiAdmin
 ) -> None:
     await applied.create(NODES, {"metadata": {"name": "deployed"}})
     addresses = [{"type": "InternalIP", "address": "10.0.0.1"}]

@@ -1,10 +1,11 @@
-"""Connection tracking over ctnetlink: find UDP flows and delete some of them.
+"""Connection tracking over ctnetlink: delete UDP flows, list entries, follow events.
 
 Why: after endpoints change, established UDP flows keep going where they went (`plan.conntrack`
 decides which are wrong). Promises: an entry is deleted by its own tuple and id, without listing
 twice, and a new flow between the same ends has another id. The event loop is given a turn after
 every datagram, so a table of a million entries does not stall it, and entries are examined as they
-arrive, not collected. Leaves to others: which flows are stale.
+arrive, not collected. Events that the kernel dropped because they were not read in time are
+counted. Leaves to others: which flows are stale, and what entries mean.
 """
 
 from __future__ import annotations
@@ -18,13 +19,32 @@ from msgspec import Struct
 
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.conntrack import wire
-from kubeproxy.kernel.conntrack.wire import Flow
+from kubeproxy.kernel.conntrack.wire import (
+    NFNLGRP_CONNTRACK_DESTROY,
+    NFNLGRP_CONNTRACK_NEW,
+    Entry,
+    Event,
+    Flow,
+    format_dump,
+    parse_entries,
+    parse_events,
+)
 from kubeproxy.kernel.netlink import codec
-from kubeproxy.kernel.netlink.socket import NETLINK_NETFILTER, NetlinkSocket, kernel_error
+from kubeproxy.kernel.netlink.socket import (
+    NETLINK_NETFILTER,
+    NetlinkMonitor,
+    NetlinkSocket,
+    Overrun,
+    kernel_error,
+)
 
 _ATTEMPTS = 5
 _DELETES_PER_DATAGRAM = 64
 _TRANSIENT = frozenset({errnos.EINTR, errnos.EAGAIN})
+
+FIRST_BUFFER = 1 << 20
+LARGEST_BUFFER = 1 << 25
+"""32 MB: some 40,000 events. The kernel counts each with what it allocates for it."""
 
 FILTER_LIMIT = 8
 """Up to this many destinations are asked for one by one: each request walks the kernel's table,
@@ -115,6 +135,21 @@ class Conntrack(NetlinkSocket):
         if errno not in (0, errnos.EINTR):
             raise kernel_error(errno, "list conntrack entries")
 
+    def entries(self) -> Iterator[list[Entry]]:
+        """Every TCP, UDP and SCTP entry, a datagram at a time.
+
+        What comes and goes meanwhile may be missing: no table of a busy node stands still.
+        """
+        flags = codec.NLM_F_REQUEST | codec.NLM_F_DUMP
+        body = format_dump(self._family)
+        self._send(codec.message(wire.IPCTNL_MSG_CT_GET, flags, self.reserve(1), body))
+        errno = None
+        while errno is None:
+            found, errno, _ = parse_entries(self._receive("list conntrack entries"), self._family)
+            yield found
+        if errno not in (0, errnos.EINTR):
+            raise kernel_error(errno, "list conntrack entries")
+
     def delete(self, flows: Sequence[Flow]) -> list[str]:
         """Delete these flows. Return the refusals in words; a flow that has gone is none."""
         bodies = [wire.format_delete(self._family, flow) for flow in flows]
@@ -139,3 +174,41 @@ class Conntrack(NetlinkSocket):
             )
         )
         return [(bodies[f.seq - first], f) for f in failures if f.errno != errnos.ENOENT]
+
+
+class ConntrackEvents:
+    """Flows that come and go, as they do. `overruns` counts how often some were lost.
+
+    The receive buffer grows each time that happens, up to a limit.
+    """
+
+    def __init__(self, *, with_ends: bool = False) -> None:
+        """`with_ends`: also flows that end, of which the kernel may have counted bytes."""
+        groups = [NFNLGRP_CONNTRACK_NEW, *([NFNLGRP_CONNTRACK_DESTROY] if with_ends else [])]
+        self._buffer = FIRST_BUFFER
+        self._monitor = NetlinkMonitor(NETLINK_NETFILTER, groups, receive_buffer=FIRST_BUFFER)
+        self.overruns = 0
+
+    def fileno(self) -> int:
+        return self._monitor.fileno()
+
+    def close(self) -> None:
+        self._monitor.close()
+
+    def read(self, most: int) -> Iterator[Event]:
+        """Events that have arrived, of up to `most` datagrams. Raises KernelError."""
+        for _ in range(most):
+            try:
+                data = self._monitor.receive_datagram()
+            except Overrun:
+                self._overrun()
+                continue
+            if not data:
+                return
+            yield from parse_events(data)
+
+    def _overrun(self) -> None:
+        self.overruns += 1
+        if self._buffer < LARGEST_BUFFER:
+            self._buffer *= 2
+            self._monitor.grow(self._buffer)

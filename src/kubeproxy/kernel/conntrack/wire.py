@@ -1,10 +1,11 @@
-"""ctnetlink messages about UDP flows, as bytes. Pure.
+"""ctnetlink messages as bytes: UDP flows to delete, and whole entries and events to show. Pure.
 
 Why a parser of its own: a busy node has hundreds of thousands of entries, and walking the
 attributes of each one costs more than all the rest. The kernel writes both tuples of an entry in a
 fixed order, so one unpack reads them; the attributes of an entry with another layout (a zone in a
-tuple) are walked. Promise: either way the same flows are found. Leaves to others: sending
-(`table`), and which flows are stale.
+tuple) are walked. Promise: either way the same flows are found. Whole entries (TCP, UDP, SCTP, both
+ends of both directions) are for showing and counting; their state and counters are parsed when they
+are asked for. Leaves to others: sending (`table`), and which flows are stale.
 
 Constants have the names of linux/netfilter/nfnetlink_conntrack.h; those of the filter's flags are
 inside the kernel (net/netfilter/nf_internals.h).
@@ -50,6 +51,30 @@ _CTA_FILTER_REPLY_FLAGS = 2
 _CTA_FILTER_F_CTA_IP_DST = 1 << 1
 _CTA_FILTER_F_CTA_PROTO_NUM = 1 << 3
 _CTA_FILTER_F_CTA_PROTO_DST_PORT = 1 << 5
+
+NFNLGRP_CONNTRACK_NEW = 1
+NFNLGRP_CONNTRACK_DESTROY = 3
+
+_CTA_STATUS = 3
+_CTA_PROTOINFO = 4
+_CTA_TIMEOUT = 7
+_CTA_COUNTERS_ORIG = 9
+_CTA_COUNTERS_REPLY = 10
+
+_CTA_PROTOINFO_TCP = 1
+_CTA_PROTOINFO_TCP_STATE = 1
+_CTA_COUNTERS_PACKETS = 1
+_CTA_COUNTERS_BYTES = 2
+
+_IPS_SEEN_REPLY = 1 << 1
+_IPS_ASSURED = 1 << 2
+
+_TCP_STATES = (
+    *("NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT"),
+    *("LAST_ACK", "TIME_WAIT", "CLOSE", "SYN_SENT2"),
+)
+ENDED_STATES = frozenset({"TIME_WAIT", "CLOSE", "LAST_ACK"})
+"""A TCP connection in one of these is over; its entry waits for late packets."""
 
 _PORT_BYTES = 2
 _HEADER = struct.Struct("=IHH")
@@ -101,14 +126,16 @@ def _layout(size: int, source: int, destination: int) -> _Layout:
         f"=12s{size}x4x{size}s8sB7x2x6x2s2x"  # original: destination address and port
         f"12s{size}s4x{size}x8x1x7x2s6x2x2x"  # reply: source address and port
     )
+    first, _, second, udp, _, third, _, _ = ends.unpack(_sample_tuples(source, destination, size))
+    return _Layout(source, destination, ends, (first, second, udp, third))
+
+
+def _sample_tuples(source: int, destination: int, size: int) -> bytes:
+    """Both tuples of a UDP entry as the kernel lays them out, filled with zeros."""
     address = bytes(size)
     addresses = codec.attr(source, address) + codec.attr(destination, address)
     ports = codec.attr(_CTA_PROTO_SRC_PORT, bytes(2)) + codec.attr(_CTA_PROTO_DST_PORT, bytes(2))
-    sample = b"".join(
-        _tuple(kind, addresses, ports) for kind in (_CTA_TUPLE_ORIG, _CTA_TUPLE_REPLY)
-    )
-    first, _, second, udp, _, third, _, _ = ends.unpack(sample)
-    return _Layout(source, destination, ends, (first, second, udp, third))
+    return b"".join(_tuple(kind, addresses, ports) for kind in (_CTA_TUPLE_ORIG, _CTA_TUPLE_REPLY))
 
 
 def _tuple(kind: int, addresses: bytes, ports: bytes) -> bytes:
@@ -198,16 +225,200 @@ def _parse_flow(data: bytes, start: int, stop: int, layout: _Layout) -> Flow | N
 def _walk_flow(attributes: bytes, layout: _Layout) -> Flow | None:
     """The flow in these attributes, whatever their order, or None if it is not UDP."""
     found = codec.parse_attrs(attributes)
-    sent = _walk_end(found.get(_CTA_TUPLE_ORIG, b""), layout.destination, _CTA_PROTO_DST_PORT)
-    answers = _walk_end(found.get(_CTA_TUPLE_REPLY, b""), layout.source, _CTA_PROTO_SRC_PORT)
-    return Flow(sent, answers, attributes) if sent and answers else None
+    sent, back = (
+        _walk_tuple(found.get(kind, b""), layout.source, layout.destination)
+        for kind in (_CTA_TUPLE_ORIG, _CTA_TUPLE_REPLY)
+    )
+    if sent[0] != Protocol.UDP.number or back[0] != Protocol.UDP.number:
+        return None
+    return Flow(sent[2], back[1], attributes)
 
 
-def _walk_end(raw: bytes, address_kind: int, port_kind: int) -> bytes:
-    """One end of a tuple, packed; empty if the tuple is not UDP."""
+def _walk_tuple(raw: bytes, source: int, destination: int) -> tuple[int, bytes, bytes]:
+    """Protocol number, source and destination of a tuple, packed; without ports if it has none.
+
+    `source` and `destination` are the attributes of the addresses.
+    """
     parts = codec.parse_attrs(raw)
     addresses = codec.parse_attrs(parts.get(_CTA_TUPLE_IP, b""))
-    protocol = codec.parse_attrs(parts.get(_CTA_TUPLE_PROTO, b""))
-    if protocol.get(_CTA_PROTO_NUM) != bytes((Protocol.UDP.number,)):
-        return b""
-    return addresses.get(address_kind, b"") + protocol.get(port_kind, b"")
+    ports = codec.parse_attrs(parts.get(_CTA_TUPLE_PROTO, b""))
+    return (
+        codec.be(ports.get(_CTA_PROTO_NUM, b"\0")),
+        addresses.get(source, b"") + ports.get(_CTA_PROTO_SRC_PORT, b""),
+        addresses.get(destination, b"") + ports.get(_CTA_PROTO_DST_PORT, b""),
+    )
+
+
+# ---- whole entries ----
+
+_PROTOCOLS = {protocol.number: protocol for protocol in Protocol}
+_FAMILIES = {family.af: family for family in Family}
+
+
+class Counters(NamedTuple):
+    """Packets and bytes of one direction."""
+
+    packets: int
+    bytes: int
+
+
+class Entry(NamedTuple):
+    """A tracked flow. Ends are packed: address and port in network byte order."""
+
+    protocol: Protocol
+    source: bytes
+    destination: bytes
+    reply_source: bytes
+    reply_destination: bytes
+    attributes: bytes
+
+    @property
+    def is_translated(self) -> bool:
+        """Is it answered from another place than it was sent to?"""
+        return self.destination != self.reply_source
+
+    @property
+    def state(self) -> str:
+        """The state as `conntrack -L` spells it; of other protocols what has been seen."""
+        found = codec.parse_attrs(self.attributes)
+        if self.protocol is Protocol.TCP:
+            return _tcp_state(found)
+        status = codec.be(found.get(_CTA_STATUS, b"\0"))
+        if status & _IPS_ASSURED:
+            return "ASSURED"
+        return "REPLIED" if status & _IPS_SEEN_REPLY else "UNREPLIED"
+
+    @property
+    def counters(self) -> tuple[Counters, Counters] | None:
+        """What was sent and what came back; None while the kernel does not count."""
+        found = codec.parse_attrs(self.attributes)
+        if _CTA_COUNTERS_ORIG not in found:
+            return None
+        return _counters(found[_CTA_COUNTERS_ORIG]), _counters(found.get(_CTA_COUNTERS_REPLY, b""))
+
+    @property
+    def expires_seconds(self) -> int:
+        """How long the entry stays if no more packets come."""
+        return codec.be(codec.parse_attrs(self.attributes).get(_CTA_TIMEOUT, b"\0"))
+
+
+def _tcp_state(found: dict[int, bytes]) -> str:
+    tcp = codec.parse_attrs(found.get(_CTA_PROTOINFO, b"")).get(_CTA_PROTOINFO_TCP, b"")
+    number = codec.be(codec.parse_attrs(tcp).get(_CTA_PROTOINFO_TCP_STATE, b"\0"))
+    return _TCP_STATES[number] if number < len(_TCP_STATES) else "NONE"
+
+
+def _counters(raw: bytes) -> Counters:
+    found = codec.parse_attrs(raw)
+    return Counters(
+        codec.be(found.get(_CTA_COUNTERS_PACKETS, b"\0")),
+        codec.be(found.get(_CTA_COUNTERS_BYTES, b"\0")),
+    )
+
+
+class _EntryLayout(NamedTuple):
+    """Both tuples of an entry without zones; `frame` are the headers it is recognised by."""
+
+    ends: struct.Struct
+    frame: tuple[bytes, bytes, bytes]
+    source: int
+    destination: int
+
+
+def _entry_layout(size: int, source: int, destination: int) -> _EntryLayout:
+    one_way = f"12s{size}s4x{size}s8sB7x2s6x2s2x"
+    ends = struct.Struct(f"={one_way}{one_way}")
+    sample = _sample_tuples(source, destination, size)
+    first, _, _, second, _, _, _, third, *_ = ends.unpack(sample)
+    return _EntryLayout(ends, (first, second, third), source, destination)
+
+
+_ENTRY_LAYOUTS = {
+    Family.IPV4: _entry_layout(4, _CTA_IP_V4_SRC, _CTA_IP_V4_DST),
+    Family.IPV6: _entry_layout(16, _CTA_IP_V6_SRC, _CTA_IP_V6_DST),
+}
+
+
+class EntriesPart(NamedTuple):
+    """One datagram of a listing; `errno` is None unless the listing ends here."""
+
+    entries: list[Entry]
+    errno: int | None
+    is_interrupted: bool
+
+
+def format_dump(family: Family) -> bytes:
+    """Body of IPCTNL_MSG_CT_GET for every entry of a family."""
+    return codec.nfgen(family.af)
+
+
+def parse_entries(data: bytes, family: Family) -> EntriesPart:
+    """The TCP, UDP and SCTP entries of one datagram, and whether the listing ends with it."""
+    layout = _ENTRY_LAYOUTS[family]
+    entries: list[Entry] = []
+    interrupted = 0
+    start, end = 0, len(data)
+    while start + codec.HEADER_LENGTH <= end:
+        length, kind, flags = _HEADER.unpack_from(data, start)
+        interrupted |= flags & codec.NLM_F_DUMP_INTR
+        if kind in (codec.NLMSG_DONE, codec.NLMSG_ERROR):
+            return EntriesPart(entries, _end_errno(data, start), bool(interrupted))
+        if kind == IPCTNL_MSG_CT_NEW:
+            entry = _parse_entry(data[start + _ATTRIBUTES : start + length], layout)
+            if entry is not None:
+                entries.append(entry)
+        start += codec.align(max(length, codec.HEADER_LENGTH))
+    return EntriesPart(entries, None, bool(interrupted))
+
+
+class Event(NamedTuple):
+    """An entry that has come (`is_new`) or gone."""
+
+    family: Family
+    is_new: bool
+    entry: Entry
+
+
+def parse_events(data: bytes) -> list[Event]:
+    """The events of one datagram. What is neither TCP, UDP nor SCTP is left out."""
+    found: list[Event] = []
+    start, end = 0, len(data)
+    while start + _ATTRIBUTES <= end:
+        length, kind, _ = _HEADER.unpack_from(data, start)
+        family = _FAMILIES.get(data[start + codec.HEADER_LENGTH])
+        if family is not None and kind in (IPCTNL_MSG_CT_NEW, IPCTNL_MSG_CT_DELETE):
+            attributes = data[start + _ATTRIBUTES : start + length]
+            entry = _parse_entry(attributes, _ENTRY_LAYOUTS[family])
+            if entry is not None:
+                found.append(Event(family, kind == IPCTNL_MSG_CT_NEW, entry))
+        start += codec.align(max(length, codec.HEADER_LENGTH))
+    return found
+
+
+def _parse_entry(attributes: bytes, layout: _EntryLayout) -> Entry | None:
+    if len(attributes) < layout.ends.size:
+        return _walk_entry(attributes, layout)
+    parts = layout.ends.unpack_from(attributes)
+    first, source, destination, second, number, source_port, port = parts[:7]
+    third, answering, answered, _, _, answering_port, answered_port = parts[7:]
+    if (first, second, third) != layout.frame or number not in _PROTOCOLS:
+        return _walk_entry(attributes, layout)
+    return Entry(
+        _PROTOCOLS[number],
+        source + source_port,
+        destination + port,
+        answering + answering_port,
+        answered + answered_port,
+        attributes,
+    )
+
+
+def _walk_entry(attributes: bytes, layout: _EntryLayout) -> Entry | None:
+    """The entry in these attributes, whatever their order, or None if it is of no use."""
+    found = codec.parse_attrs(attributes)
+    sent = _walk_tuple(found.get(_CTA_TUPLE_ORIG, b""), layout.source, layout.destination)
+    back = _walk_tuple(found.get(_CTA_TUPLE_REPLY, b""), layout.source, layout.destination)
+    protocol = _PROTOCOLS.get(sent[0])
+    if protocol is None:
+        return None
+    return Entry(protocol, *sent[1:], *back[1:], attributes)

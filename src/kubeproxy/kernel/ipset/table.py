@@ -64,6 +64,10 @@ class Ipset:
         """Raise a KernelError unless the kernel has ipset."""
         self._request(wire.IPSET_CMD_PROTOCOL, wire.format_protocol(), what="ask for ipset")
 
+    def check_type(self, head: SetHead) -> None:
+        """Raise a KernelError unless the kernel has this type of set."""
+        self._revision(head)
+
     def is_supported(self) -> bool:
         """Does the kernel have ipset at all? Where it has not, there are no sets either."""
         try:

@@ -142,6 +142,14 @@ class NetlinkSocket:
             replies.append(reply)
         return replies, complete
 
+    def receive(self, timeout_seconds: float) -> list[Message]:
+        """Messages that come without being asked for: those of the next datagram, or none."""
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        if not poller.poll(timeout_seconds * 1000):
+            return []
+        return list(codec.iter_messages(self._receive_now() or b""))
+
     def transact(self, datagram: bytes | bytearray) -> list[Failure]:
         """Send one prepared datagram in one call. Return the failures the kernel replied with.
 
@@ -233,6 +241,23 @@ class NetlinkMonitor:
         """Close the descriptor. Harmless when repeated."""
         self._socket.close()
 
+    def fileno(self) -> int:
+        """The descriptor, to wait for it together with others."""
+        return self._socket.fileno()
+
+    def grow(self, receive_buffer: int) -> None:
+        """Make room for more notifications that are not read yet."""
+        _grow(self._socket, _SO_RCVBUFFORCE, socket.SO_RCVBUF, receive_buffer)
+
+    def receive_datagram(self) -> bytes:
+        """A datagram that has arrived already, or nothing. Raise `Overrun`."""
+        try:
+            return self._socket.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return b""
+        except OSError as error:
+            raise _monitor_error(error) from error
+
     async def receive(self) -> list[Message]:
         """Wait for a datagram and return its messages. Raise `Overrun` if some were dropped."""
         loop = asyncio.get_running_loop()
@@ -243,12 +268,7 @@ class NetlinkMonitor:
 
     def receive_now(self) -> list[Message]:
         """The messages of a datagram that has arrived already, or none. Raise `Overrun`."""
-        try:
-            return list(codec.iter_messages(self._socket.recv(_RECEIVE_BYTES)))
-        except BlockingIOError:
-            return []
-        except OSError as error:
-            raise _monitor_error(error) from error
+        return list(codec.iter_messages(self.receive_datagram()))
 
 
 def _monitor_error(error: OSError) -> KernelError:

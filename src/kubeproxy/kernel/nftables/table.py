@@ -19,6 +19,7 @@ from kubeproxy.kernel.netlink.socket import (
     NetlinkSocket,
     kernel_error,
 )
+from kubeproxy.kernel.nftables import traces
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.rcu import wait_for_readers
 
@@ -95,6 +96,17 @@ class Nftables:
         found = (nft.parse_chain(m) for m in self._dump(nft.GETCHAIN, b"", "list chains"))
         return [chain for chain in found if chain.table == table]
 
+    def base_chains(self) -> list[tuple[int, nft.ChainInfo]]:
+        """The chains that packets of this family enter by themselves, each with its family.
+
+        That is `NFPROTO_INET` for tables of both families.
+        """
+        body = codec.nfgen(nft.NFPROTO_UNSPEC)
+        dumped = self._socket.dump(nft.SUBSYSTEM | nft.GETCHAIN, body, what="list base chains")
+        families = (self.family, nft.NFPROTO_INET)
+        found = ((m.body[0], nft.parse_chain(m)) for m in dumped if m.body[0] in families)
+        return [(family, chain) for family, chain in found if chain.hook is not None]
+
     def rules(self, table: str) -> list[nft.RuleInfo]:
         """All rules of a table, in order within each chain."""
         dumped = self._dump(nft.GETRULE, nft.rules_reference(table), f"list rules of {table}")
@@ -153,6 +165,11 @@ def raise_refusals(refusals: Sequence[nft.Refusal]) -> None:
     if refusals:
         first = refusals[0]
         raise kernel_error(first.errno, first.label, first.text)
+
+
+def open_tracer() -> NetlinkMonitor:
+    """Subscribe to the traces of marked packets."""
+    return NetlinkMonitor(NETLINK_NETFILTER, (traces.NFNLGRP_NFTRACE,))
 
 
 def open_monitor(author: int) -> NetlinkMonitor:

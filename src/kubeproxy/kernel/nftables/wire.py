@@ -69,6 +69,9 @@ NFT_REG32_00 = 8
 NF_DROP, NF_ACCEPT = 0, 1
 NFT_CONTINUE, NFT_BREAK, NFT_JUMP, NFT_GOTO, NFT_RETURN = -1, -2, -3, -4, -5
 
+# netfilter.h
+NFPROTO_UNSPEC, NFPROTO_INET = 0, 1
+
 # netfilter.h, enum nf_inet_hooks
 NF_INET_PRE_ROUTING, NF_INET_LOCAL_IN, NF_INET_FORWARD = 0, 1, 2
 NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING = 3, 4
@@ -82,6 +85,7 @@ NFTA_TABLE_NAME, NFTA_TABLE_FLAGS, NFTA_TABLE_USERDATA = 1, 2, 6
 NFT_TABLE_F_DORMANT = 0x1
 """The base chains of such a table are not attached to their hooks."""
 NFTA_OBJ_TABLE, NFTA_OBJ_NAME, NFTA_OBJ_TYPE = 1, 2, 3
+NFTA_GEN_PROC_PID, NFTA_GEN_PROC_NAME = 2, 3
 NFTA_FLOWTABLE_TABLE, NFTA_FLOWTABLE_NAME = 1, 2
 
 NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME, NFTA_CHAIN_HOOK, NFTA_CHAIN_POLICY = 1, 3, 4, 5
@@ -289,11 +293,11 @@ def pack_value(kind: int, value: bytes) -> bytes:
     return attr_nested(kind, attr(NFTA_DATA_VALUE, value))
 
 
-def table_body(name: str, comment: str = "") -> bytes:
+def table_body(name: str, comment: str = "", flags: int = 0) -> bytes:
     """Body of a table message."""
     return (
         attr_str(NFTA_TABLE_NAME, name)
-        + attr_be32(NFTA_TABLE_FLAGS, 0)
+        + attr_be32(NFTA_TABLE_FLAGS, flags)
         + _userdata_attr(NFTA_TABLE_USERDATA, comment)
     )
 
@@ -678,10 +682,11 @@ def parse_value(raw: bytes) -> bytes | None:
 
 def parse_verdict(raw: bytes) -> Verdict | None:
     """The verdict in a data attribute, or None if it holds register contents."""
-    return _verdict_in(parse_attrs(raw))
+    return verdict_in(parse_attrs(raw))
 
 
-def _verdict_in(data: Mapping[int, bytes]) -> Verdict | None:
+def verdict_in(data: Mapping[int, bytes]) -> Verdict | None:
+    """The verdict among the attributes of a data attribute."""
     found = parse_attrs(data.get(NFTA_DATA_VERDICT, b""))
     if NFTA_VERDICT_CODE not in found:
         return None
@@ -697,7 +702,7 @@ def parse_element(raw: bytes) -> ElementInfo:
     return ElementInfo(
         key=key.get(NFTA_DATA_VALUE, b""),
         data=data.get(NFTA_DATA_VALUE, b""),
-        verdict=_verdict_in(data),
+        verdict=verdict_in(data),
         comment=_comment(found.get(NFTA_SET_ELEM_USERDATA, b"")),
         # Zeros are padding, or defaults that the kernel writes out.
         has_more=any(any(found[kind]) for kind in found.keys() - _ELEMENT_ATTRIBUTES),
@@ -796,3 +801,18 @@ def parse_notification(message: Message) -> Notification | None:
     concerned = found.get(_NAME_ATTRIBUTES.get(kind, 0), b"")
     table = name(found[_TABLE_ATTRIBUTE])
     return Notification(message.body[0], table, kind, name(concerned), kind in _REMOVALS)
+
+
+NEW_GENERATION = SUBSYSTEM | NEWGEN
+"""The type of the message that follows the changes of a transaction, from the same port id."""
+
+
+def parse_committer(message: Message) -> str:
+    """Which process committed a transaction, from its message of type `NEW_GENERATION`.
+
+    It reads `nft (process 812)`. The number is that of the host's own process namespace.
+    """
+    found = parse_attrs(message.body, NFGEN_LENGTH)
+    process = f"process {be(found.get(NFTA_GEN_PROC_PID, b''))}"
+    command = printable(name(found.get(NFTA_GEN_PROC_NAME, b"")))
+    return f"{command} ({process})" if command else process

@@ -24,6 +24,12 @@ _ROUTE_LOCALNET = "net/ipv4/conf/all/route_localnet"
 _BE_LIBERAL = "net/netfilter/nf_conntrack_tcp_be_liberal"
 _IPV6_INTERFACES = Path("/proc/net/if_inet6")
 _IPV6_DISABLED = "net/ipv6/conf/all/disable_ipv6"
+_NEEDED = (
+    "-m statistic --mode random --probability 0.5 -j RETURN",
+    "-m recent --name KUBE-PROXY-CHECK --rcheck --seconds 10 --reap -j RETURN",
+    "-p tcp -m tcp -j DNAT --to-destination :80",
+)
+"""Rules that need what this mode needs of the kernel: chance, affinity, translation."""
 
 
 async def check(families: Collection[Family], options: Options) -> None:
@@ -31,7 +37,7 @@ async def check(families: Collection[Family], options: Options) -> None:
     for family in families:
         if family is Family.IPV6 and not _has_ipv6():
             raise Unsupported("iptables is not available on this host : IPv6 is switched off")
-        await require_iptables(family, options.tools)
+        await require_iptables(family, options.tools, _NEEDED)
 
 
 def _has_ipv6() -> bool:

@@ -48,20 +48,23 @@ class _PortText(Struct, frozen=True):
 
 
 def describe(fragments: Mapping[Owner, Fragment]) -> str:
-    """Restore input for these fragments: the scaffold's and any number of service ports'."""
+    """Restore input for these fragments: the scaffold's and any number of service ports'.
+
+    Without the scaffold's its chains are not declared: that would empty them.
+    """
     scaffold = fragments.get(SCAFFOLD, {})
     fixed = items_of(scaffold, Chain, Rules)
     last = items_of(scaffold, Section, Rules)
     ports = [_port_text(fragments[owner]) for owner in sorted(fragments) if owner != SCAFFOLD]
     parts = [
         "*filter\n",
-        *map(chain_line, _FILTER_CHAINS),
+        *map(chain_line, _FILTER_CHAINS if scaffold else ()),
         *_guest_chain(scaffold),
         *(text for port in ports for text in _filter_rules(port)),
         fixed.get(Chain("filter", names.FORWARD), Rules()).text,
         "COMMIT\n",
         "*nat\n",
-        *map(chain_line, _NAT_CHAINS),
+        *map(chain_line, _NAT_CHAINS if scaffold else ()),
         *(chain_line(chain) for port in ports for chain in port.chains),
         fixed.get(Chain("nat", names.POSTROUTING), Rules()).text,
         fixed.get(Chain("nat", names.MARK_MASQ), Rules()).text,

@@ -5,11 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.modes.base import Backend, DriftListener, Measure, Mode, Owner
+from kubeproxy.modes.base import (
+    Backend,
+    DriftListener,
+    Measure,
+    Mode,
+    Other,
+    Owner,
+    RefusedPackets,
+)
 from kubeproxy.modes.iptables import names
 from kubeproxy.modes.iptables.check import allow_localhost_routing, check, probe_features
 from kubeproxy.modes.iptables.cleanup import cleanup
@@ -21,7 +30,10 @@ from kubeproxy.modes.iptables.scaffold import SCOPE, scaffold
 from kubeproxy.modes.iptables.sinks.canary import CanaryMonitor
 from kubeproxy.modes.iptables.sinks.counters import ensure_counters, packets_of
 from kubeproxy.modes.netfilter.describe import item_lines
+from kubeproxy.modes.netfilter.rules.refused import TABLE as REFUSING_TABLE
+from kubeproxy.modes.netfilter.rules.refused import parse_refused
 from kubeproxy.modes.netfilter.sinks.monitor import EditMonitor
+from kubeproxy.modes.netfilter.sinks.others import other_rules
 from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
 from kubeproxy.modes.netfilter.sinks.variant import resolve_variant
 from kubeproxy.modes.netfilter.sinks.xtables import Xtables
@@ -44,6 +56,9 @@ class IptablesBackend(Backend[Item, Value, Options]):
     @property
     def sinks(self) -> Sequence[NetfilterSink]:
         return (self.netfilter,)
+
+    async def others(self) -> Sequence[Other]:
+        return await other_rules(self.tables, SCOPE)
 
     def scaffold(self, node: NodeFacts) -> Fragment:
         return scaffold(node, self.options)
@@ -69,6 +84,12 @@ class IptablesBackend(Backend[Item, Value, Options]):
     async def probe(self) -> None:
         self.use_features(await probe_features(self.tables, creates_counters=False))
 
+    def probed(self) -> object:
+        return to_builtins(self.options.features)
+
+    def assume_probed(self, found: object) -> None:
+        self.use_features(convert(found, Features))
+
     async def start(self, node: NodeFacts) -> None:
         self._is_started = True
         if self.options.serves_localhost(node):
@@ -92,6 +113,9 @@ class IptablesBackend(Backend[Item, Value, Options]):
             found.append(Measure("kubeproxy_sync_proxy_rules_iptables_total", labels, total))
             found.append(Measure("kubeproxy_sync_proxy_rules_iptables_last", labels, last))
         return found
+
+    async def refused_packets(self) -> Sequence[RefusedPackets]:
+        return parse_refused(await self.tables.save(REFUSING_TABLE, with_counters=True))
 
     def packet_count(self, name: str) -> int | None:
         features = self.options.features

@@ -12,20 +12,32 @@ from collections.abc import Collection
 from kubeproxy.errors import KernelError, Unsupported
 from kubeproxy.facts.address import family_of
 from kubeproxy.facts.ids import Family, Protocol
+from kubeproxy.facts.node import SERVICE_LINK
 from kubeproxy.kernel.ipset.table import Ipset
+from kubeproxy.kernel.ipset.wire import SetHead, SetType
 from kubeproxy.kernel.ipvs.table import NOT_SUPPORTED, Ipvs
 from kubeproxy.kernel.ipvs.wire import Service, Timeouts
 from kubeproxy.kernel.modules import load_module
+from kubeproxy.kernel.route.table import Route
 from kubeproxy.kernel.sysctl import ensure_sysctl, kernel_release
 from kubeproxy.logs import get_logger
+from kubeproxy.modes.ipvs.names import SET_TYPES
 from kubeproxy.modes.ipvs.options import Options
-from kubeproxy.modes.netfilter.check import require_iptables
+from kubeproxy.modes.netfilter.check import report_missing, require_iptables
+from kubeproxy.modes.netfilter.sinks.xtables import Xtables
 
 logger = get_logger(__name__)
 
 PROBE_ADDRESSES = {Family.IPV4: "198.51.100.0", Family.IPV6: "2001:db8:ffff::"}
 """From networks reserved for documentation; no real service may use them."""
 PROBE_PORT = 20000
+PROBE_LINK = "kube-ipvs-check"
+
+_NEEDED = (
+    "-m ipvs --ipvs -j RETURN",
+    "-m physdev ! --physdev-is-in -j RETURN",
+)
+"""Rules that need what this mode needs of the kernel, beside sets."""
 
 _REUSE_MODE_SINCE = (4, 1)
 _REUSE_MODE_UNTIL = (5, 9)
@@ -36,12 +48,14 @@ async def check(families: Collection[Family], options: Options) -> None:
     try:
         with await open_ipvs() as ipvs:
             check_ipset()
+            check_dummy()
             for family in families:
                 probe_scheduler(ipvs, options.scheduler, family)
     except (KernelError, Unsupported) as error:
         raise Unsupported(f"can't use the IPVS proxier: {error}") from error
     for family in families:
-        await require_iptables(family, options.tools)
+        await require_iptables(family, options.tools, _NEEDED)
+        await _report_set_match(family, options)
 
 
 async def open_ipvs() -> Ipvs:
@@ -58,12 +72,43 @@ async def open_ipvs() -> Ipvs:
 
 
 def check_ipset() -> None:
-    """Raise Unsupported unless the kernel has ipset."""
+    """Raise Unsupported, with the module's name, unless the kernel has ipset and our set types."""
     try:
         with Ipset() as ipset:
             ipset.check()
+            for kind in dict.fromkeys(SET_TYPES.values()):
+                _check_set_type(ipset, kind)
     except KernelError as error:
         raise Unsupported(f"the kernel has no ipset (module ip_set): {error}") from error
+
+
+def _check_set_type(ipset: Ipset, kind: SetType) -> None:
+    try:
+        ipset.check_type(SetHead(kind, False))
+    except KernelError as error:
+        # hash:ip,port is the module ip_set_hash_ipport.
+        module = f"ip_set_{kind.value.replace(':', '_').replace(',', '')}"
+        raise Unsupported(
+            f"the kernel has no ipset type {kind.value} (module {module}): {error}"
+        ) from error
+
+
+def check_dummy() -> None:
+    """Raise Unsupported unless the kernel has dummy links, on which service addresses are bound."""
+    with Route() as route:
+        if route.link(SERVICE_LINK) is not None:
+            return
+        try:
+            route.delete_link(route.ensure_dummy(PROBE_LINK))
+        except KernelError as error:
+            raise Unsupported(f"the kernel has no dummy links (module dummy): {error}") from error
+
+
+async def _report_set_match(family: Family, options: Options) -> None:
+    # A rule could only be tried with a set that exists; the help of the match is enough to ask
+    # the kernel for it.
+    help_text = await Xtables(family, options.tools).command("-m", "set", "-h")
+    report_missing(help_text.output)
 
 
 def probe_scheduler(ipvs: Ipvs, scheduler: str, family: Family = Family.IPV4) -> None:

@@ -23,7 +23,7 @@ from kubeproxy.modes.ipvs.items import (
 )
 from kubeproxy.modes.ipvs.names import FILTER, NAT, OWN_CHAINS, SHARED_CHAINS
 from kubeproxy.modes.ipvs.scaffold import JUMPS
-from kubeproxy.modes.netfilter.items import Chain, Rules, Section
+from kubeproxy.modes.netfilter.items import Chain, Rules, Section, SharedChain
 from kubeproxy.modes.netfilter.rules.text import chain_line
 
 _SERVICE_OPTIONS = {Protocol.TCP: "-t", Protocol.UDP: "-u", Protocol.SCTP: "--sctp-service"}
@@ -31,7 +31,7 @@ _PROTOCOLS = {protocol.number: protocol for protocol in Protocol}
 
 
 def describe(fragments: Mapping[Owner, Fragment]) -> str:
-    """Four sections, each sorted."""
+    """Four sections, each sorted. Without the scaffold's fragment its chains are not declared."""
     items: dict[Item, Value] = {}
     for owner in sorted(fragments, reverse=True):
         items |= fragments[owner]
@@ -65,8 +65,9 @@ def _server_lines(server: VirtualServer, spec: ServerSpec) -> Iterator[str]:
 def set_lines(items: Fragment) -> list[str]:
     """Sets and entries as `ipset save` prints them."""
     sets = [_set_line(item.name, head) for item, head in items_of(items, IpSet, SetHead).items()]
-    entries = map(_entry_line, items_of(items, SetEntry, Presence))
-    return sorted(sets) + sorted(entries)
+    entries = items_of(items, SetEntry, Presence)
+    lines = (f"add {entry.set_name} {format_entry(entry)}" for entry in entries)
+    return sorted(sets) + sorted(lines)
 
 
 def _set_line(name: str, head: SetHead) -> str:
@@ -76,7 +77,8 @@ def _set_line(name: str, head: SetHead) -> str:
     return f"create {name} {head.type} family {family} maxelem 65536"
 
 
-def _entry_line(entry: SetEntry) -> str:
+def format_entry(entry: SetEntry) -> str:
+    """An entry as ipset prints it, without its set."""
     parts = [entry.address] if entry.address else []
     if entry.port:
         protocol = f"{_PROTOCOLS[entry.protocol].lower_name}:" if entry.protocol else ""
@@ -84,7 +86,7 @@ def _entry_line(entry: SetEntry) -> str:
     if entry.second:
         is_network = entry.prefix_length not in (0, family_of(entry.second).bits)
         parts.append(f"{entry.second}/{entry.prefix_length}" if is_network else entry.second)
-    return f"add {entry.set_name} {','.join(parts)}"
+    return ",".join(parts)
 
 
 def address_lines(items: Fragment) -> list[str]:
@@ -99,7 +101,10 @@ def rule_lines(items: Fragment) -> Iterator[str]:
     for table in (NAT, FILTER):
         yield f"*{table}"
         names = sorted(OWN_CHAINS[table] | SHARED_CHAINS[table])
-        yield from (chain_line(name).rstrip("\n") for name in names)
+        declared = (
+            n for n in names if not {Chain(table, n), SharedChain(table, n)}.isdisjoint(items)
+        )
+        yield from (chain_line(name).rstrip("\n") for name in declared)
         for name in names:
             yield from chain_rules(items, table, name)
         for jump, _ in JUMPS:

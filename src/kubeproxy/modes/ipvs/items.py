@@ -100,6 +100,15 @@ class ServerSpec(Struct, frozen=True):
         )
 
 
+def is_draining(found: ServerSpec | None, wanted: ServerSpec | None) -> bool:
+    """Does only that differ which was left to drain: real servers of weight 0, wanted no more?"""
+    if found is None or wanted is None or not found.has_head_of(wanted):
+        return False
+    places = {real.place for real in wanted.real_servers}
+    left = (real for real in found.real_servers if real.weight or real.place in places)
+    return tuple(left) == wanted.real_servers
+
+
 class ServiceLink(Struct, frozen=True, gc=False):
     name: str
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.logs import get_logger
-from kubeproxy.modes.base import AnySink, Backend, DriftListener, Mode, Owner
+from kubeproxy.modes.base import AnyChange, AnySink, Backend, DriftListener, Mode, Other, Owner
 from kubeproxy.modes.ipvs.check import check, set_sysctls, set_timeouts
 from kubeproxy.modes.ipvs.cleanup import cleanup
 from kubeproxy.modes.ipvs.describe import address_lines, describe, server_lines, set_lines
-from kubeproxy.modes.ipvs.items import Fragment, Item, Value
+from kubeproxy.modes.ipvs.items import Fragment, Item, Value, VirtualServer, is_draining
 from kubeproxy.modes.ipvs.options import Options, options_of
 from kubeproxy.modes.ipvs.render import (
     render,
@@ -32,6 +33,7 @@ from kubeproxy.modes.ipvs.sinks.sets import SetSink
 from kubeproxy.modes.ipvs.sinks.tables import KernelTables, Tables
 from kubeproxy.modes.netfilter.describe import item_lines
 from kubeproxy.modes.netfilter.sinks.monitor import EditMonitor
+from kubeproxy.modes.netfilter.sinks.others import other_rules
 from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
 from kubeproxy.modes.netfilter.sinks.variant import resolve_variant
 from kubeproxy.modes.netfilter.sinks.xtables import Tables as RuleTables
@@ -70,6 +72,12 @@ class IpvsBackend(Backend[Item, Value, Options]):
     def sinks(self) -> Sequence[AnySink]:
         return self._sinks
 
+    def is_under_way(self, change: AnyChange) -> bool:
+        return isinstance(change.item, VirtualServer) and is_draining(change.old, change.new)
+
+    async def others(self) -> Sequence[Other]:
+        return await other_rules(self._netfilter.tables, self._netfilter.scope)
+
     def scaffold(self, node: NodeFacts) -> Fragment:
         return scaffold(node, self.options)
 
@@ -91,6 +99,12 @@ class IpvsBackend(Backend[Item, Value, Options]):
     async def probe(self) -> None:
         version = await self._xtables.probe()
         self.options = replace(self.options, has_random_fully=version.has_random_fully)
+
+    def probed(self) -> object:
+        return {"has_random_fully": self.options.has_random_fully}
+
+    def assume_probed(self, found: object) -> None:
+        self.options = replace(self.options, **convert(found, dict[str, bool]))
 
     async def start(self, node: NodeFacts) -> None:
         set_sysctls(self.options)

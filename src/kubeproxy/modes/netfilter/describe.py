@@ -8,6 +8,7 @@ from kubeproxy.modes.base import K
 from kubeproxy.modes.netfilter.items import (
     Chain,
     ChainGroup,
+    ChainState,
     GroupRules,
     GuestChain,
     GuestRules,
@@ -31,6 +32,9 @@ def _lines(item: object, value: object) -> Iterator[str]:
         case ChainGroup(), GroupRules():
             for name, text in value.chains.items():
                 yield from _chain(item.table, name, text)
+        case SharedChain(), ChainState.UNKNOWN:
+            # Which rules these are is not known: all of the chain's sections count as missing.
+            yield f"-t {item.table} -N {item.name} (with rules that are not ours, or out of order)"
         case SharedChain(), _:
             yield from _chain(item.table, item.name, "")
         case Section(), Rules():

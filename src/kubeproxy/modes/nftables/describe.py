@@ -27,7 +27,7 @@ from kubeproxy.modes.nftables.rules.text import format_key, format_rule, format_
 from kubeproxy.modes.nftables.rules.typeof import has_index, typeof_text, types_of
 from kubeproxy.modes.nftables.scaffold import set_specs
 
-_HOOKS = {
+HOOKS = {
     nft.NF_INET_PRE_ROUTING: "prerouting",
     nft.NF_INET_LOCAL_IN: "input",
     nft.NF_INET_FORWARD: "forward",
@@ -50,7 +50,10 @@ _FIELDS = {
 
 
 def describe(family: Family, fragments: Mapping[Owner, Fragment]) -> str:
-    """Everything these fragments would install, of a contested item the smallest owner's."""
+    """Everything these fragments would install, of a contested item the smallest owner's.
+
+    Without the scaffold's fragment, its sets are declared as far as elements need them.
+    """
     items: dict[Item, Value] = {}
     for owner in sorted(fragments):
         for item, value in fragments[owner].items():
@@ -65,7 +68,7 @@ def describe(family: Family, fragments: Mapping[Owner, Fragment]) -> str:
 
 def item_lines(items: Fragment, layout: FamilyLayout) -> list[str]:
     """A line for each set, element, chain and rule among these items."""
-    fields = {name: _fields_of(spec) for name, spec in set_specs(layout).items()}
+    fields = {name: fields_of(spec) for name, spec in set_specs(layout).items()}
     return [
         line for item, value in items.items() for line in _item_lines(item, value, fields, layout)
     ]
@@ -92,13 +95,16 @@ def _item_lines(
             yield f"{type(item).__name__.removesuffix('Item').lower()} {item}"
 
 
-def _fields_of(spec: SetSpec) -> list[str]:
+def fields_of(spec: SetSpec) -> list[str]:
+    """What a key of the set is made of, in the words of `format_key`."""
     return [_FIELDS[number] for number in types_of(spec.key_type)]
 
 
 def _set_lines(items: Fragment, layout: FamilyLayout) -> Iterator[str]:
+    scaffold = {SetItem(name): spec for name, spec in set_specs(layout).items()}
     specs = items_of(items, SetItem, SetSpec)
-    elements = _element_lines(items, specs, layout)
+    elements = _element_lines(items, scaffold | specs, layout)
+    specs |= {item: spec for item, spec in scaffold.items() if item.name in elements}
     for item, spec in specs.items():
         yield f"\t{'map' if spec.data_type else 'set'} {item.name} {{"
         yield f"\t\t{_type_text(spec)}"
@@ -122,7 +128,7 @@ def _type_text(spec: SetSpec) -> str:
 def _element_lines(
     items: Fragment, specs: Mapping[SetItem, SetSpec], layout: FamilyLayout
 ) -> dict[str, list[str]]:
-    fields = {item.name: _fields_of(spec) for item, spec in specs.items()}
+    fields = {item.name: fields_of(spec) for item, spec in specs.items()}
     lines: dict[str, list[str]] = {}
     for item, element in items_of(items, ElementItem, Element).items():
         text = format_element(item, element, fields[item.set], layout)
@@ -168,5 +174,5 @@ def _chain_lines(chains: Mapping[ChainItem, Chain], layout: FamilyLayout) -> Ite
 
 
 def _hook_text(hook: Hook) -> str:
-    place = _HOOKS[hook.number]
+    place = HOOKS[hook.number]
     return f"type {hook.type} hook {place} priority {hook.priority}; policy accept;"

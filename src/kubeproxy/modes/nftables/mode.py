@@ -9,11 +9,19 @@ from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts, planning_facts
 from kubeproxy.kernel.nftables.table import Nftables
 from kubeproxy.logs import get_logger
-from kubeproxy.modes.base import AnySink, Backend, DriftListener, Measure, Mode, Owner
+from kubeproxy.modes.base import (
+    AnySink,
+    Backend,
+    DriftListener,
+    Measure,
+    Mode,
+    OpenSocket,
+    Owner,
+)
 from kubeproxy.modes.nftables.check import check
 from kubeproxy.modes.nftables.cleanup import cleanup
 from kubeproxy.modes.nftables.describe import describe, item_lines
-from kubeproxy.modes.nftables.items import Fragment, Item, Value
+from kubeproxy.modes.nftables.items import Fragment, Item, ListenerItem, Value
 from kubeproxy.modes.nftables.names import layout_of
 from kubeproxy.modes.nftables.options import Options, options_of
 from kubeproxy.modes.nftables.render import render
@@ -41,6 +49,18 @@ class NftablesBackend(Backend[Item, Value, Options]):
     def sinks(self) -> Sequence[AnySink]:
         # The table comes last: it alone takes additions and removals in one transaction.
         return (self._table,) if self._localhost is None else (self._localhost, self._table)
+
+    @property
+    def kernel_sinks(self) -> Sequence[AnySink]:
+        return (self._table,)
+
+    def open_sockets(self, items: Mapping[Item, Value]) -> Sequence[OpenSocket]:
+        loopback = self.family.loopback
+        return [
+            OpenSocket(item.protocol, loopback, item.port)
+            for item in items
+            if isinstance(item, ListenerItem)
+        ]
 
     def scaffold(self, node: NodeFacts) -> Fragment:
         return scaffold(node, self.options)

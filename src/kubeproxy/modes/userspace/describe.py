@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from kubeproxy.facts.address import join_host_port
-from kubeproxy.modes.base import Owner, items_of
+from kubeproxy.modes.base import SCAFFOLD, Owner, items_of
 from kubeproxy.modes.netfilter.items import Jump, Position, Rules, Section
 from kubeproxy.modes.netfilter.rules.text import chain_line
 from kubeproxy.modes.userspace import names
 from kubeproxy.modes.userspace.carrier.messages import Balance
-from kubeproxy.modes.userspace.items import Claim, Fragment, Listener
+from kubeproxy.modes.userspace.items import Claim, Fragment, Listener, Uncarried
 
 
 def describe(fragments: Mapping[Owner, Fragment]) -> str:
-    """Comments for listeners and claims, then both tables as iptables-restore would read them."""
+    """Comments for listeners and claims, then both tables as iptables-restore would read them.
+
+    Without the scaffold's fragment its chains are not declared: that would empty them.
+    """
     items = {item: value for owner in sorted(fragments) for item, value in fragments[owner].items()}
     jumps = items_of(items, Jump, Position)
     sections = items_of(items, Section, Rules)
     lines = ["# a proxy port is chosen when it is bound; 0 stands for one not bound yet\n"]
-    lines += _sockets(items)
+    lines += (f"# {line}\n" for line in socket_lines(items))
     for table, chains in names.CHAINS.items():
         lines.append(f"*{table}\n")
-        lines += map(chain_line, chains)
+        lines += map(chain_line, chains if SCAFFOLD in fragments else ())
         for jump, position in jumps.items():
             if jump.table == table:
                 command = "-I" if position is Position.FIRST else "-A"
@@ -33,8 +36,8 @@ def describe(fragments: Mapping[Owner, Fragment]) -> str:
     return "".join(lines)
 
 
-def _sockets(items: Fragment) -> Iterator[str]:
-    """One line for each listener and claim, in the order of their owners."""
+def socket_lines(items: Fragment) -> Iterator[str]:
+    """One line for each listener, claim and service port that is not carried, in order."""
     balances = items_of(items, Listener, Balance)
     for item, value in items.items():
         if isinstance(item, Listener):
@@ -42,10 +45,12 @@ def _sockets(items: Fragment) -> Iterator[str]:
             targets = ", ".join(join_host_port(*target) for target in balance.targets) or "nobody"
             seconds = balance.affinity_seconds
             affinity = f", affinity {seconds} s" if seconds else ""
-            yield f"# listener {item.owner} ({item.pool.value}): {targets}{affinity}\n"
+            yield f"listener {item.owner} ({item.pool.value}): {targets}{affinity}"
         elif isinstance(item, Claim):
             where = join_host_port(item.address or "*", item.port)
-            yield f"# claim {where}/{item.protocol.value} for {value}\n"
+            yield f"claim {where}/{item.protocol.value} for {value}"
+        elif isinstance(item, Uncarried):
+            yield f"not carried {item.owner}: {value}"
 
 
 def _rules_of(sections: Mapping[Section, Rules], table: str, chain: str) -> Iterator[str]:

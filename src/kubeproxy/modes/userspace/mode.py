@@ -14,18 +14,32 @@ from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.kernel.descriptors import raise_descriptor_limit
 from kubeproxy.logs import get_logger
-from kubeproxy.modes.base import AnySink, Backend, DriftListener, Mode, Owner
+from kubeproxy.modes.base import (
+    AnySink,
+    Backend,
+    Carried,
+    DriftListener,
+    Mode,
+    OpenSocket,
+    Other,
+    Owner,
+    RefusedPackets,
+)
+from kubeproxy.modes.netfilter.describe import item_lines
+from kubeproxy.modes.netfilter.rules.refused import TABLE as REFUSING_TABLE
+from kubeproxy.modes.netfilter.rules.refused import parse_refused
 from kubeproxy.modes.netfilter.sinks.monitor import EditMonitor
+from kubeproxy.modes.netfilter.sinks.others import other_rules
 from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
 from kubeproxy.modes.netfilter.sinks.variant import resolve_variant
 from kubeproxy.modes.netfilter.sinks.xtables import Xtables
 from kubeproxy.modes.userspace.carrier.messages import LogMessage
 from kubeproxy.modes.userspace.check import check
 from kubeproxy.modes.userspace.cleanup import cleanup
-from kubeproxy.modes.userspace.describe import describe
-from kubeproxy.modes.userspace.items import Fragment, Item, Value
+from kubeproxy.modes.userspace.describe import describe, socket_lines
+from kubeproxy.modes.userspace.items import Fragment, Item, Learned, Listener, Value
 from kubeproxy.modes.userspace.options import Options, options_of
-from kubeproxy.modes.userspace.render import assume_bound, render
+from kubeproxy.modes.userspace.render import assume_bound, assume_learned, learned_of, render
 from kubeproxy.modes.userspace.rules.flows import stale_portal_flows
 from kubeproxy.modes.userspace.scaffold import SCOPE, scaffold
 from kubeproxy.modes.userspace.sinks.binding import Binder
@@ -52,20 +66,51 @@ class UserspaceBackend(Backend[Item, Value, Options]):
         binder = Binder(family, options.listen_address(family), ports)
         self.sockets = SocketSink(binder, options.udp_idle_seconds, _log)
         self._is_started = False
+        self._assumed: dict[Owner, Learned] = {}
 
     @property
     def sinks(self) -> Sequence[AnySink]:
         return (self.sockets, self.netfilter)
 
+    @property
+    def kernel_sinks(self) -> Sequence[AnySink]:
+        return (self.netfilter,)
+
+    def open_sockets(self, items: Mapping[Item, Value]) -> Sequence[OpenSocket]:
+        # Claims are left out: a TCP socket that is bound and does not listen is shown nowhere.
+        address = self.options.listen_address(self.family)
+        return [
+            OpenSocket(item.owner.protocol, address, port)
+            for item in items
+            if isinstance(item, Listener)
+            and (learned := self._assumed.get(item.owner))
+            and (port := learned.ports.get(item))
+        ]
+
+    async def others(self) -> Sequence[Other]:
+        return await other_rules(self.tables, SCOPE)
+
     def scaffold(self, node: NodeFacts) -> Fragment:
         return scaffold(node, self.options)
 
     def render(self, plan: ServicePlan, node: NodeFacts) -> Fragment:
-        learned = self.sockets.learned if self._is_started else assume_bound(plan, node)
+        learned = self.sockets.learned if self._is_started else self._assumed_of(plan, node)
         return render(plan, node, self.options, learned)
+
+    def _assumed_of(self, plan: ServicePlan, node: NodeFacts) -> Learned:
+        return self._assumed.get(plan.id) or assume_bound(plan, node)
+
+    def learned(self, plan: ServicePlan, node: NodeFacts) -> object:
+        return learned_of(plan, node, self.sockets.learned)
+
+    def assume(self, plan: ServicePlan, node: NodeFacts, learned: object) -> None:
+        self._assumed[plan.id] = assume_learned(plan, node, learned)
 
     def describe(self, fragments: Mapping[Owner, Fragment]) -> str:
         return describe(fragments)
+
+    def lines(self, items: Mapping[Item, Value]) -> Sequence[str]:
+        return [*socket_lines(items), *item_lines(items)]
 
     async def start(self, node: NodeFacts) -> None:
         """Raise the limit of open files and start the carrier."""
@@ -88,6 +133,12 @@ class UserspaceBackend(Backend[Item, Value, Options]):
 
     def stale_flows(self, changes: Sequence[PlanChange], node: NodeFacts) -> StaleRules:
         return stale_portal_flows(changes, node, self.sockets.learned, self.sockets.take_closed())
+
+    async def carried(self, most_flows: int) -> Carried | None:
+        return await self.sockets.carried(most_flows)
+
+    async def refused_packets(self) -> Sequence[RefusedPackets]:
+        return parse_refused(await self.tables.save(REFUSING_TABLE, with_counters=True))
 
     async def close(self) -> None:
         await self.sockets.close()

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import Struct, convert
+
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Protocol
 from kubeproxy.facts.node import NodeFacts
@@ -84,6 +86,34 @@ def assume_bound(plan: ServicePlan, node: NodeFacts) -> Learned:
     return Learned(
         {Listener(plan.id, pool): 0 for pool in used_pools(plan)},
         {claim: plan.id for claim in claims if claim is not None},
+    )
+
+
+def learned_of(plan: ServicePlan, node: NodeFacts, learned: Learned) -> dict[str, object]:
+    """The part of what was learned that rendering this plan depends on, as plain data."""
+    ports = {pool: learned.ports.get(Listener(plan.id, pool)) for pool in used_pools(plan)}
+    claims = (claim_of(frontend, plan, node) for frontend in plan.frontends)
+    return {
+        "ports": {pool.value: port for pool, port in ports.items() if port is not None},
+        "claims": [
+            list(claim) for claim in claims if claim and learned.claims.get(claim) == plan.id
+        ],
+    }
+
+
+class _LearnedData(Struct):
+    ports: dict[PoolName, int] = {}
+    claims: list[Claim] = []
+
+
+def assume_learned(plan: ServicePlan, node: NodeFacts, data: object) -> Learned:
+    """The reverse of `learned_of`. Without data: what binding would teach."""
+    if data is None:
+        return assume_bound(plan, node)
+    found = convert(data, type=_LearnedData)
+    return Learned(
+        {Listener(plan.id, pool): port for pool, port in found.ports.items()},
+        dict.fromkeys(found.claims, plan.id),
     )
 
 

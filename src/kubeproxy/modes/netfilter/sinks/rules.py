@@ -102,7 +102,7 @@ class NetfilterSink:
         self.scope = scope
         self.read_seconds = 0.0
         """How long the last reading of the tables took."""
-        self._tables = tables
+        self.tables = tables
         self._shared: dict[tuple[str, str], SharedContent] = {}
         self._drift_suspected = False
         self._has_succeeded = False
@@ -116,7 +116,7 @@ class NetfilterSink:
         found: dict[RuleItem, RuleValue] = {}
         self._shared = {}
         for name in self.scope.tables:
-            text = self.scope.respell(await self._tables.save(name))
+            text = self.scope.respell(await self.tables.save(name))
             saved = {table.name: table for table in parse_save(text)}
             own = read_table(saved.get(name, TableText(name)), self.scope)
             self.statistics.rules[name] = own.rule_count
@@ -127,7 +127,7 @@ class NetfilterSink:
 
     def compile(self, changes: Sequence[RuleChange]) -> Iterator[Batch[RestoreInput]]:
         """Batches of one table each, composed from what the shared chains hold at that moment."""
-        limit = NFT_BATCH_LINES if self._tables.is_nft else LEGACY_BATCH_LINES
+        limit = NFT_BATCH_LINES if self.tables.is_nft else LEGACY_BATCH_LINES
         for table, batch in split(changes, self.scope, limit):
             restore = compose(table, batch, self._shared, self.scope)
             yield Batch(tuple(batch), restore, size=len(restore.text))
@@ -140,7 +140,7 @@ class NetfilterSink:
         """
         restore = batch.payload
         try:
-            await self._tables.restore(restore.text)
+            await self.tables.restore(restore.text)
         except RestoreRefused as refused:
             self.statistics.failures += 1
             await self._try_any_rule(restore.table)
@@ -164,7 +164,7 @@ class NetfilterSink:
         if has_succeeded:
             return
         try:
-            await self._tables.restore(_TRIAL.format(table=table))
+            await self.tables.restore(_TRIAL.format(table=table))
         except RestoreRefused as refused:
             raise KernelError(
                 f"{refused}; it refuses any rule, so no Service is to blame"

@@ -72,6 +72,11 @@ async def variants_in_use(family: Family) -> list[str]:
     return [""]
 
 
+async def saved_rules() -> dict[str, str]:
+    """What both variants hold, in both families, by variant."""
+    return {NFT: await _save(NFT), LEGACY: await _save_legacy()}
+
+
 async def _save_legacy(table: str = "") -> str:
     families = [family for family in Family if has_legacy_tables(family, table)]
     return await _save(LEGACY, table, families=families)

@@ -3,11 +3,13 @@
 Two ways, by the kind of tool that this host has:
 
     iptables-nft      the kernel notifies of every change, with the chain it concerns and the port
-                      id of its author. Chains that are not ours are of no interest, so programs
-                      that edit their own chains all the time cause nothing.
+                      id of its author, and of the process that committed it. Chains that are not
+                      ours are of no interest, so programs that edit their own chains all the time
+                      cause nothing.
     iptables-legacy   there are no notifications. The number of entries and bytes of a table is
                       asked for, and compared with what our own last write left. Which chain
-                      differs is unknown, so any program's edit means that we must look.
+                      differs is unknown, so any program's edit means that we must look. Who did
+                      it is known only of a program that still holds the xtables lock.
 
 Our own writes are made by tools, hence by a new author each time. A watcher is notified before and
 after each of them: what happens in between is ours, unless there was more than one author.
@@ -20,7 +22,7 @@ repair.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 from kubeproxy.errors import KernelError
@@ -29,6 +31,8 @@ from kubeproxy.kernel.netlink.codec import Message
 from kubeproxy.kernel.netlink.socket import NETLINK_NETFILTER, NetlinkMonitor, Overrun
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.xtables_info import TableInfo, XtablesInfo
+from kubeproxy.kernel.xtables_lock import foreign_lock_holder
+from kubeproxy.modes.base import by_whom
 from kubeproxy.modes.netfilter.items import Scope
 
 _RECEIVE_BUFFER = 1 << 25
@@ -66,8 +70,12 @@ class Sizes(Protocol):
 class SizeWatcher:
     """Compares the sizes of tables with those after our last write, for iptables-legacy."""
 
-    def __init__(self, sizes: Sizes, scope: Scope) -> None:
+    def __init__(
+        self, sizes: Sizes, scope: Scope, holder: Callable[[], str] = foreign_lock_holder
+    ) -> None:
+        """`holder` returns which other process holds the xtables lock."""
         self._sizes = sizes
+        self._holder = holder
         self._tables = scope.tables
         self._found = ""
         self._is_writing = False
@@ -98,7 +106,9 @@ class SizeWatcher:
         now = self._read()
         changed = [table for table in self._known if now[table] != self._known[table]]
         if changed:
-            self._found = f"the size of table {' and '.join(changed)} has changed"
+            what = f"the size of table {' and '.join(changed)} has changed"
+            holder = self._holder()
+            self._found = f"{what}; the iptables lock is held by {holder}" if holder else what
         self._known = now
 
     def _read(self) -> dict[str, TableInfo | None]:
@@ -119,6 +129,8 @@ class NoticeWatcher:
         self._scope = scope
         self._jump_chains = frozenset((jump.table, jump.chain) for jump, _ in scope.jumps)
         self._found: dict[str, None] = {}
+        self._authors: set[int] = set()
+        self._committers: dict[str, None] = {}
         self._is_writing = False
         self._monitor = NetlinkMonitor(
             NETLINK_NETFILTER, (nft.NFNLGRP_NFTABLES,), receive_buffer=_RECEIVE_BUFFER
@@ -134,24 +146,32 @@ class NoticeWatcher:
         messages = self._arrived()
         # Who changed this family counts whether it concerns us or not. A write of ours may do
         # nothing that does, such as add a jump, and an edit right behind it is not ours.
-        authors = {message.pid for message in messages}
-        if not succeeded or len(authors) > 1:
+        authors = {each.pid for each in messages if each.type != nft.NEW_GENERATION}
+        if not succeeded:
             self._note(messages)
+        elif len(authors) > 1:
+            # No process is named: one of them would be a tool of ours.
+            self._note([each for each in messages if each.type != nft.NEW_GENERATION])
 
     def take(self) -> str:
         if self._is_writing:
             return ""
         self._note(self._arrived())
         found, self._found = list(self._found), {}
+        committers, self._committers = self._committers, {}
+        self._authors.clear()
         shown = ", ".join(found[:_MOST_SHOWN])
         more = len(found) - _MOST_SHOWN
-        return f"{shown} and {more} more" if more > 0 else shown
+        return (f"{shown} and {more} more" if more > 0 else shown) + by_whom(committers)
 
     def close(self) -> None:
         self._monitor.close()
 
     def _arrived(self) -> list[Message]:
-        """The messages about this family that are there by now, not parsed yet."""
+        """The messages about this family that are there by now, and those that end transactions.
+
+        They are not parsed yet.
+        """
         arrived: list[Message] = []
         while True:
             try:
@@ -164,17 +184,23 @@ class NoticeWatcher:
             if not messages:
                 return arrived
             # Changes of the other family are recognised by one byte.
-            arrived += [each for each in messages if each.body[:1] == self._family_byte]
+            arrived += [
+                each
+                for each in messages
+                if each.body[:1] == self._family_byte or each.type == nft.NEW_GENERATION
+            ]
 
     def _note(self, messages: list[Message]) -> None:
-        self._found |= dict.fromkeys(self._concerned(messages))
-
-    def _concerned(self, messages: list[Message]) -> Iterator[str]:
-        """What of ours these messages are about."""
+        """Keep what of ours these messages are about, and who committed it."""
         for message in messages:
+            if message.type == nft.NEW_GENERATION:
+                if message.pid in self._authors:
+                    self._committers[nft.parse_committer(message)] = None
+                continue
             notice = nft.parse_notification(message)
             if notice is not None and self._is_ours(notice):
-                yield f"{notice.table} {notice.name}".rstrip()
+                self._found[f"{notice.table} {notice.name}".rstrip()] = None
+                self._authors.add(message.pid)
 
     def _is_ours(self, notice: nft.Notification) -> bool:
         """Does it concern a chain of ours, or remove something that may be a jump of ours?"""

@@ -104,9 +104,9 @@ class Xtables:
         done = await run_tool([program, "--version"])
         return parse_version(done.output) if done.is_success else Version()
 
-    async def save(self, table: str) -> str:
+    async def save(self, table: str, *, with_counters: bool = False) -> str:
         """The table as text; a table that does not exist yet is empty."""
-        argv = [self._programs.save, "-t", table]
+        argv = [self._programs.save, "-t", table, *(["-c"] if with_counters else [])]
         async with self._turn:
             done = await _timed(argv)
         if not done.is_success:
@@ -127,6 +127,19 @@ class Xtables:
                     done = await self._write(argv, text)
         if not done.is_success:
             raise self._failure(done)
+
+    async def rehearse(self, text: str) -> str:
+        """Read restore input without applying it. Return what the tool has to say about it.
+
+        It asks the kernel for every match and target, and warns of those that are not there.
+        Raises KernelError if the input as a whole is refused.
+        """
+        flags = (await self._probe()).restore_flags
+        async with self._turn:
+            done = await _timed([self._programs.restore, *flags, "--test", "--noflush"], text)
+        if not done.is_success:
+            raise self._failure(done)
+        return done.output
 
     async def _write(self, argv: Sequence[str], text: str = "") -> Completed:
         """Run a tool that changes tables."""

@@ -3,8 +3,8 @@
 The kernel notifies every subscriber of each change and names its author. It filters out our own
 changes by the author's port id, so they neither wake us nor look like drift. Notifications of one
 foreign transaction are gathered before they are reported, so that one `nft flush ruleset` is one
-repair. Each repair reads the whole table, so a process that goes on changing it is answered more
-and more seldom (`Pauses`).
+repair. The last message of a transaction has the process that committed it. Each repair reads the
+whole table, so a process that goes on changing it is answered more and more seldom (`Pauses`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable
 
+from msgspec import Struct, field
+
 from kubeproxy.errors import KernelError
 from kubeproxy.kernel.netlink.codec import Message
 from kubeproxy.kernel.netlink.socket import NetlinkMonitor, Overrun
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.nftables.table import open_monitor
 from kubeproxy.logs import get_logger
-from kubeproxy.modes.base import DriftListener
+from kubeproxy.modes.base import DriftListener, by_whom
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.names import FamilyLayout
 
@@ -76,6 +78,14 @@ class Pauses:
         return self._pause
 
 
+class Seen(Struct):
+    """What arrived of foreign transactions: changes, their port ids, and processes by name."""
+
+    changes: Counter[RankedText] = field(default_factory=Counter)
+    authors: set[int] = field(default_factory=set)
+    committers: dict[str, None] = field(default_factory=dict)
+
+
 class DriftMonitor:
     """Changes that other processes make to one family's table."""
 
@@ -91,41 +101,46 @@ class DriftMonitor:
         """Report foreign changes to `drifted` until cancelled."""
         pauses, loop = Pauses(), asyncio.get_running_loop()
         while True:
-            seen: Counter[RankedText] = Counter()
+            seen = Seen()
             await self._gather(seen)
-            if seen:
+            if seen.changes:
                 pause = pauses.before_report(loop.time())
                 await asyncio.sleep(pause)
                 self._drain(seen)
-                drifted(summary(seen))
+                drifted(summary(seen.changes) + by_whom(seen.committers))
 
-    async def _gather(self, seen: Counter[RankedText]) -> None:
+    async def _gather(self, seen: Seen) -> None:
         """Wait for a notification, and count what arrives until the table is quiet."""
         try:
-            seen.update(self._foreign(await self._monitor.receive()))
+            self._note(await self._monitor.receive(), seen)
         except Overrun:
-            seen[_LOST] += 1
-        if seen:
+            seen.changes[_LOST] += 1
+        if seen.changes:
             await asyncio.sleep(_SETTLE_SECONDS)
         self._drain(seen)
 
-    def _drain(self, seen: Counter[RankedText]) -> None:
+    def _drain(self, seen: Seen) -> None:
         """Count what has arrived already."""
         try:
             for _ in range(_DATAGRAMS_AT_ONCE):
                 messages = self._monitor.receive_now()
                 if not messages:
                     return
-                seen.update(self._foreign(messages))
+                self._note(messages, seen)
         except Overrun:
-            seen[_LOST] += 1
+            seen.changes[_LOST] += 1
 
-    def _foreign(self, messages: list[Message]) -> list[RankedText]:
-        # Changes by the other family's engine are not filtered out, and it may have rewritten
-        # its whole table. Its messages are recognised by one byte, before anything is parsed.
-        of_family = (message for message in messages if message.body[:1] == self._family_byte)
-        found = map(nft.parse_notification, of_family)
-        return [_ranked(change) for change in found if change and is_drift(change, self._family)]
+    def _note(self, messages: list[Message], seen: Seen) -> None:
+        for message in messages:
+            # Changes by the other family's engine are not filtered out, and it may have rewritten
+            # its whole table. Its messages are recognised by one byte, before anything is parsed.
+            if message.body[:1] == self._family_byte:
+                change = nft.parse_notification(message)
+                if change and is_drift(change, self._family):
+                    seen.changes[_ranked(change)] += 1
+                    seen.authors.add(message.pid)
+            elif message.type == nft.NEW_GENERATION and message.pid in seen.authors:
+                seen.committers[nft.parse_committer(message)] = None
 
 
 WATCH_RETRY_SECONDS = 5.0

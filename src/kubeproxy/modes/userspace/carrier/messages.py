@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +18,14 @@ from msgspec import Struct
 from kubeproxy.modes.userspace.carrier.balance import Target
 
 _LENGTH = struct.Struct("=I")
+
+
+class Route(NamedTuple):
+    """A service (its label), whether it is UDP, and an endpoint of it."""
+
+    service: str
+    is_udp: bool
+    target: Target
 
 
 class Balance(Struct, frozen=True, array_like=True):
@@ -59,6 +67,22 @@ class Sync(Struct, frozen=True, tag=True):
     number: int
 
 
+class Inspect(Struct, frozen=True, tag=True):
+    """Request what is carried at present, with up to `most_flows` connections one by one."""
+
+    number: int
+    most_flows: int
+
+
+class InspectReply(Struct, frozen=True, tag=True):
+    """What is carried: per service, protocol and endpoint how many now, and since the start."""
+
+    number: int
+    counts: tuple[tuple[Route, int, int], ...] = ()
+    flows: tuple[tuple[Route, str], ...] = ()
+    is_cut: bool = False
+
+
 class SyncReply(Struct, frozen=True, tag=True):
     """Everything before the `Sync` of this number is done; with the current counts."""
 
@@ -74,8 +98,8 @@ class LogMessage(Struct, frozen=True, tag=True):
     service: str = ""
 
 
-Command: TypeAlias = OpenListener | UpdateListener | CloseListener | Sync
-Reply: TypeAlias = SyncReply | LogMessage
+Command: TypeAlias = OpenListener | UpdateListener | CloseListener | Sync | Inspect
+Reply: TypeAlias = SyncReply | InspectReply | LogMessage
 
 _encoder = msgspec.msgpack.Encoder()
 _command_decoder = msgspec.msgpack.Decoder(Command)

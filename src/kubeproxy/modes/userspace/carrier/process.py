@@ -19,6 +19,8 @@ from kubeproxy.modes.userspace.carrier.messages import (
     CloseListener,
     Command,
     FrameDecoder,
+    Inspect,
+    InspectReply,
     LogMessage,
     OpenListener,
     Reply,
@@ -102,6 +104,8 @@ class Carrier:
                 self._close(number)
             case Sync(number):
                 self._send(SyncReply(number, self._shared.connections, self._shared.sessions))
+            case Inspect(number, most_flows):
+                self._send(InspectReply(number, *self._shared.carried.report(most_flows)))
 
     def _open(self, command: OpenListener) -> None:
         descriptor = self._descriptors.popleft()

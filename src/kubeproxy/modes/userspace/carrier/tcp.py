@@ -14,12 +14,13 @@ import os
 import select
 import socket
 import struct
+from collections.abc import Iterator
 
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.modes.userspace.carrier.balance import Target
 from kubeproxy.modes.userspace.carrier.direction import Direction
 from kubeproxy.modes.userspace.carrier.hops import Address
-from kubeproxy.modes.userspace.carrier.messages import Balance
+from kubeproxy.modes.userspace.carrier.messages import Balance, Route
 from kubeproxy.modes.userspace.carrier.reactor import Timeout
 from kubeproxy.modes.userspace.carrier.shared import DIAL_SECONDS, Shared
 
@@ -91,6 +92,14 @@ class TcpListener:
     def evict(self, count: int) -> None:
         for connection in list(reversed(self._connections))[:count]:
             connection.close()
+
+    def routes(self) -> Iterator[tuple[Route, Address]]:
+        for connection in self._connections:
+            if connection.target is not None:
+                yield self.route(connection.target), connection.client
+
+    def route(self, target: Target) -> Route:
+        return Route(self.service, False, target)
 
     def add(self, connection: Connection) -> None:
         self._connections[connection] = None
@@ -175,10 +184,12 @@ class Connection:
         "_target",
         "_timeout",
         "_up",
+        "client",
         "client_ip",
     )
 
     def __init__(self, listener: TcpListener, client: socket.socket, address: Address) -> None:
+        self.client = address
         self.client_ip = address[0]
         self._listener = listener
         self._client = client
@@ -192,6 +203,11 @@ class Connection:
         self._down: Direction | None = None
         self._is_closed = False
         listener.add(self)
+
+    @property
+    def target(self) -> Target | None:
+        """The endpoint it is carried to, or None while none has answered."""
+        return None if self._up is None else self._target
 
     # --- reaching an endpoint ---
 
@@ -279,6 +295,7 @@ class Connection:
         shared = self._listener.shared
         if self._target is not None:
             self._listener.balancer.answered(self._target)
+            shared.carried.add(self._listener.route(self._target))
         if self._timeout is not None:
             self._timeout.cancel()
             self._timeout = None

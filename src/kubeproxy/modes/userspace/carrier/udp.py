@@ -14,12 +14,13 @@ import os
 import select
 import socket
 import struct
+from collections.abc import Iterator
 from typing import TypeAlias
 
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.modes.userspace.carrier.balance import Target
 from kubeproxy.modes.userspace.carrier.hops import Address
-from kubeproxy.modes.userspace.carrier.messages import Balance
+from kubeproxy.modes.userspace.carrier.messages import Balance, Route
 from kubeproxy.modes.userspace.carrier.shared import Shared
 
 DATAGRAMS_PER_EVENT = 64
@@ -112,6 +113,13 @@ class UdpListener:
         for session in list(reversed(self.sessions.values()))[:count]:
             session.close()
 
+    def routes(self) -> Iterator[tuple[Route, Address]]:
+        for (client, _), session in self.sessions.items():
+            yield self.route(session.target), client
+
+    def route(self, target: Target) -> Route:
+        return Route(self.service, True, target)
+
     def _on_datagrams(self, _mask: int) -> None:
         buffer = self.all_sessions.buffer
         for _ in range(DATAGRAMS_PER_EVENT):
@@ -187,6 +195,7 @@ class Session:
         listener.sessions[key] = self
         shared.sessions += 1
         shared.take(listener, SESSION_COST)
+        shared.carried.add(listener.route(target))
         listener.all_sessions.touch(self)
 
     def send(self, data: memoryview) -> bool:

@@ -24,13 +24,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from kubeproxy.errors import Drifted, Rejected
+from kubeproxy.facts.address import join_host_port
 from kubeproxy.facts.ids import Protocol, ServicePortId
-from kubeproxy.modes.base import Batch, Change, Owner
+from kubeproxy.modes.base import Batch, Carried, CarriedCount, CarriedFlow, Change, Owner
 from kubeproxy.modes.userspace.carrier.messages import (
     Balance,
     CloseListener,
     LogMessage,
     OpenListener,
+    Route,
     UpdateListener,
 )
 from kubeproxy.modes.userspace.compile.batches import SocketPayload, compile_sockets
@@ -218,6 +220,22 @@ class SocketSink:
             if not self.supervisor.is_running:
                 await self._restart_carrier()
 
+    async def carried(self, most_flows: int) -> Carried:
+        """What the carrier carries at present. Raises KernelError."""
+        async with self._carrier_lock:
+            reply = await self.supervisor.inspect(most_flows)
+        return Carried(
+            tuple(
+                CarriedCount(_owner_of(route), join_host_port(*route.target), now, total)
+                for route, now, total in reply.counts
+            ),
+            tuple(
+                CarriedFlow(_owner_of(route), client, join_host_port(*route.target))
+                for route, client in reply.flows
+            ),
+            reply.is_cut,
+        )
+
     async def _restart_carrier(self) -> None:
         await self.supervisor.start()
         await self.supervisor.execute(
@@ -234,6 +252,14 @@ class SocketSink:
         for state in (self._listeners, self._claim_sockets, self._ports, self._claims):
             state.clear()
         self._uncarried.clear()
+
+
+def _owner_of(route: Route) -> ServicePortId:
+    """The service port that a carrier's label stands for."""
+    namespace, _, rest = route.service.partition("/")
+    name, _, port = rest.partition(":")
+    protocol = Protocol.UDP if route.is_udp else Protocol.TCP
+    return ServicePortId(namespace, name, port, protocol)
 
 
 def _open_request(item: Listener, held: _OpenSocket) -> Request:

@@ -20,6 +20,8 @@ from kubeproxy.errors import Drifted, KernelError
 from kubeproxy.modes.userspace.carrier.messages import (
     Command,
     FrameDecoder,
+    Inspect,
+    InspectReply,
     LogMessage,
     Sync,
     SyncReply,
@@ -59,8 +61,8 @@ class Supervisor:
         self._process: asyncio.subprocess.Process | None = None
         self._control: socket.socket | None = None
         self._decoder = FrameDecoder()
-        self._syncs = 0
-        self._waiting: dict[int, asyncio.Future[SyncReply]] = {}
+        self._asked = 0
+        self._waiting: dict[int, asyncio.Future[SyncReply | InspectReply]] = {}
         self._exited = asyncio.Event()
         self._exited.set()
 
@@ -138,6 +140,20 @@ class Supervisor:
 
         Raises Drifted if the carrier has exited or is stuck: its state is then lost with it.
         """
+        reply = await self._exchange(requests, Sync)
+        assert isinstance(reply, SyncReply)
+        return reply
+
+    async def inspect(self, most_flows: int) -> InspectReply:
+        """Ask what is carried. Raises Drifted as `execute` does."""
+        reply = await self._exchange((), lambda number: Inspect(number, most_flows))
+        assert isinstance(reply, InspectReply)
+        return reply
+
+    async def _exchange(
+        self, requests: Iterable[Request], question: Callable[[int], Sync | Inspect]
+    ) -> SyncReply | InspectReply:
+        """Send commands, then a question, and wait for its reply."""
         if self._control is None:
             raise Drifted("the carrier process does not run")
         control = self._control
@@ -145,7 +161,7 @@ class Supervisor:
             async with asyncio.timeout(self.reply_timeout_seconds):
                 for request in requests:
                     await _send(control, format_frame(request.command), request.handle)
-                return await self._sync(control)
+                return await self._ask(control, question)
         except TimeoutError:
             await self.stop()
             raise Drifted(
@@ -155,11 +171,15 @@ class Supervisor:
             await self.stop()
             raise Drifted(f"the carrier process is gone: {error}") from error
 
-    async def _sync(self, control: socket.socket) -> SyncReply:
-        self._syncs += 1
-        waiting: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
-        self._waiting[self._syncs] = waiting
-        await _send(control, format_frame(Sync(self._syncs)), None)
+    async def _ask(
+        self, control: socket.socket, question: Callable[[int], Sync | Inspect]
+    ) -> SyncReply | InspectReply:
+        self._asked += 1
+        waiting: asyncio.Future[SyncReply | InspectReply] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._waiting[self._asked] = waiting
+        await _send(control, format_frame(question(self._asked)), None)
         return await waiting
 
     def _on_readable(self) -> None:
@@ -179,7 +199,7 @@ class Supervisor:
             match reply:
                 case LogMessage():
                     self._log(reply)
-                case SyncReply(number):
+                case SyncReply(number) | InspectReply(number):
                     if waiting := self._waiting.pop(number, None):
                         waiting.set_result(reply)
 

@@ -1,8 +1,7 @@
 """Follows a packet through the items of the nftables mode, without a kernel.
 
-It executes the expressions as the kernel would: registers, sets, verdicts, hooks by priority.
-Where a rule draws a random number, every outcome is followed with its probability, so that one
-trace shows both where a connection may go and how evenly. Pure.
+It executes the expressions as the kernel would: registers, sets, verdicts, hooks by priority. The
+items are those that are wanted, or those read from the kernel. Pure.
 """
 
 from __future__ import annotations
@@ -11,16 +10,20 @@ import ipaddress
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kpctl.flows.trace import Arrival, End, Ruling, Traced
-from kubeproxy.facts.address import is_loopback, pack_address
+from kpctl.trace.packets import Arrival, End, Step, StepKind, Tracer, Untraceable, Way
+from kubeproxy.facts.address import is_loopback, join_host_port, pack_address
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.nftables.wire import Verdict
+from kubeproxy.modes.base import AnyItem
+from kubeproxy.modes.nftables.describe import HOOKS, fields_of
 from kubeproxy.modes.nftables.items import (
+    TABLE,
     Chain,
     ChainItem,
     Element,
@@ -30,17 +33,16 @@ from kubeproxy.modes.nftables.items import (
     PoolItem,
     SetItem,
     SetSpec,
+    Table,
     Value,
 )
-from kubeproxy.modes.nftables.names import layout_of
-from kubeproxy.modes.nftables.options import Options
-from kubeproxy.modes.nftables.render import render
+from kubeproxy.modes.nftables.names import TABLE_NAME, layout_of
 from kubeproxy.modes.nftables.rules import expressions as exprs
 from kubeproxy.modes.nftables.rules.expressions import Expr
 from kubeproxy.modes.nftables.rules.pieces import host32
-from kubeproxy.modes.nftables.scaffold import scaffold
-from kubeproxy.plan.types import ServicePlan
+from kubeproxy.modes.nftables.rules.text import format_key, format_verdict
 
+_DESTINATION_PORT = (nft.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)
 _PREROUTING, _INPUT, _FORWARD = nft.NF_INET_PRE_ROUTING, nft.NF_INET_LOCAL_IN, nft.NF_INET_FORWARD
 _OUTPUT, _POSTROUTING = nft.NF_INET_LOCAL_OUT, nft.NF_INET_POST_ROUTING
 
@@ -61,27 +63,27 @@ class State(Struct, frozen=True):
     is_dnat: bool = False
     is_masqueraded: bool = False
     weight: Fraction = Fraction(1)
-    trail: tuple[tuple[str, str], ...] = ()
-    """What was passed: ("hook", chain), ("enter", chain), ("leave", chain), ("look", set), and
-    ("do", action)."""
+    steps: tuple[Step, ...] = ()
 
-    def noting(self, what: str, name: str) -> State:
-        return replace(self, trail=(*self.trail, (what, name)))
+    def noting(
+        self, kind: StepKind, name: str, text: str = "", item: AnyItem | None = None
+    ) -> State:
+        return replace(self, steps=(*self.steps, Step(kind, name, text, item)))
 
 
 class Outcome(Struct, frozen=True):
-    """One way a connection can go, and how likely it is."""
+    """How a hook left a packet."""
 
     end: End
     state: State
 
 
 Registers = dict[int, bytes | Lot]
-Step = tuple[Registers, State, Verdict | End | None]
+Executed = tuple[Registers, State, Verdict | End | None]
 """Registers and packet after an expression, with a verdict or an end if the rule is over."""
 
 
-class ItemTracer:
+class ItemTracer(Tracer):
     """Traces packets of one node and one family through the items a sink holds or wants."""
 
     def __init__(
@@ -93,34 +95,11 @@ class ItemTracer:
         self._clients = clients
         """Members of affinity sets, which packets fill and so are no items."""
 
-    def trace(self, arrival: Arrival) -> Traced:
-        """What the rules do with a new connection."""
-        outcomes = self.outcomes(arrival)
-        ends = {outcome.end for outcome in outcomes}
-        if ends != {End.ACCEPTED}:
-            ruling = Ruling.DROP if End.DROPPED in ends else Ruling.REJECT
-            return Traced(ruling)
-        moved = [o.state for o in outcomes if o.state.is_dnat]
-        if not moved:
-            return Traced(Ruling.UNTOUCHED)
-        where = frozenset(_endpoint(state) for state in moved)
-        hidden = frozenset(_endpoint(state) for state in moved if state.is_masqueraded)
-        return Traced(Ruling.FORWARD, where, hidden)
-
-    def spread(self, arrival: Arrival) -> dict[tuple[str, int], Fraction]:
-        """How likely each endpoint is."""
-        found: dict[tuple[str, int], Fraction] = {}
-        for outcome in self.outcomes(arrival):
-            if outcome.state.is_dnat:
-                endpoint = _endpoint(outcome.state)
-                found[endpoint] = found.get(endpoint, Fraction(0)) + outcome.state.weight
-        return found
-
-    def outcomes(self, arrival: Arrival) -> list[Outcome]:
-        """Every way the connection can go."""
+    def ways(self, arrival: Arrival) -> Sequence[Way]:
         state = State(arrival, pack_address(arrival.destination), arrival.port)
+        state = state.noting(StepKind.MISS, f"table {TABLE_NAME}", item=TABLE)
         first = _OUTPUT if arrival.is_from_node else _PREROUTING
-        return [end for begun in self._hook(first, state) for end in self._second(begun)]
+        return [_way(end) for begun in self._hook(first, state) for end in self._second(begun)]
 
     def _second(self, begun: Outcome) -> Iterator[Outcome]:
         """After the first hook: the packet is for this host, or leaves it."""
@@ -144,22 +123,29 @@ class ItemTracer:
 
     def _hook(self, number: int, state: State) -> Iterator[Outcome]:
         """All base chains of a hook, by priority."""
-        yield from self._base_chains(self._at_hook(number), state)
+        yield from self._base_chains(self._base_chain_names.get(number, []), state)
 
-    def _at_hook(self, number: int) -> list[str]:
-        found = [
-            (value.hook.priority, item.name)
+    @cached_property
+    def _base_chain_names(self) -> Mapping[int, list[str]]:
+        """Base chains by hook and priority. Those of a dormant table are attached to none."""
+        table = self._items.get(TABLE)
+        if isinstance(table, Table) and table.is_dormant:
+            return {}
+        hooks = [
+            (value.hook, item.name)
             for item, value in self._items.items()
-            if isinstance(item, ChainItem) and isinstance(value, Chain)
-            if value.hook is not None and value.hook.number == number
+            if isinstance(item, ChainItem) and isinstance(value, Chain) and value.hook is not None
         ]
-        return [name for _, name in sorted(found, key=lambda pair: pair[0])]
+        found: dict[int, list[str]] = {}
+        for hook, name in sorted(hooks, key=lambda pair: pair[0].priority):
+            found.setdefault(hook.number, []).append(name)
+        return found
 
     def _base_chains(self, chains: list[str], state: State) -> Iterator[Outcome]:
         if not chains:
             yield Outcome(End.ACCEPTED, state)
             return
-        for end, after in self._chain(chains[0], state, "hook"):
+        for end, after in self._chain(chains[0], state, StepKind.HOOK):
             if end in (End.FELL_OUT, End.ACCEPTED):
                 yield from self._base_chains(chains[1:], after)
             else:
@@ -167,12 +153,16 @@ class ItemTracer:
 
     # ---- chains and rules --------------------------------------------------------------------
 
-    def _chain(self, name: str, state: State, how: str = "enter") -> Iterator[tuple[End, State]]:
+    def _chain(
+        self, name: str, state: State, how: StepKind = StepKind.ENTER
+    ) -> Iterator[tuple[End, State]]:
         chain = self._items.get(ChainItem(name))
         if not isinstance(chain, Chain):
-            raise LookupError(f"a rule goes to chain {name}, which does not exist")
-        for end, after in self._rules(chain, 0, state.noting(how, name)):
-            yield end, after.noting("leave", name) if end is End.FELL_OUT else after
+            raise Untraceable(f"a rule goes to chain {name}, which does not exist")
+        text = HOOKS[chain.hook.number] if chain.hook else ""
+        entered = state.noting(how, name, text, ChainItem(name))
+        for end, after in self._rules(chain, 0, entered):
+            yield end, after.noting(StepKind.LEAVE, name) if end is End.FELL_OUT else after
 
     def _rules(self, chain: Chain, index: int, state: State) -> Iterator[tuple[End, State]]:
         if index == len(chain.rules):
@@ -200,7 +190,9 @@ class ItemTracer:
         elif verdict == nft.RETURN:
             yield End.FELL_OUT, state
         else:
-            yield End.DROPPED, state.noting("do", "drop")
+            if verdict != nft.DROP:
+                raise Untraceable(f"a rule ends with {format_verdict(verdict)}")
+            yield End.DROPPED, state.noting(StepKind.DO, "drop")
 
     def _rule(
         self, expressions: tuple[Expr, ...], index: int, registers: Registers, state: State
@@ -218,7 +210,7 @@ class ItemTracer:
 
     # ---- expressions -------------------------------------------------------------------------
 
-    def _step(self, expression: Expr, registers: Registers, state: State) -> Iterator[Step]:
+    def _step(self, expression: Expr, registers: Registers, state: State) -> Iterator[Executed]:
         match expression:
             case exprs.Lookup():
                 yield from self._lookup(expression, registers, state)
@@ -231,29 +223,30 @@ class ItemTracer:
             case exprs.Dynset():
                 yield registers, state, None
             case exprs.Bitwise(register, mask, xor):
-                held = registers[register]
+                held = _held(registers, register)
                 if isinstance(held, Lot):
-                    raise TypeError("bitwise over a random number")
+                    raise Untraceable("a rule calculates with a random number")
                 cut = bytes(h & m ^ x for h, m, x in zip(held, mask, xor, strict=True))
                 yield {**registers, register: cut}, state, None
             case _:
                 yield {**registers, **self._load(expression, state)}, state, None
 
-    def _act(self, expression: Expr, registers: Registers, state: State) -> Step:
+    def _act(self, expression: Expr, registers: Registers, state: State) -> Executed:
         match expression:
             case exprs.Dnat(_, address, port):
                 to, number = _endpoint_of(registers, address, port, self._layout.address_length)
                 moved = replace(state, destination=to, port=number, is_dnat=True)
-                return registers, moved.noting("do", "dnat"), End.ACCEPTED
+                place = join_host_port(*_endpoint(moved))
+                return registers, moved.noting(StepKind.DO, "dnat", f"to {place}"), End.ACCEPTED
             case exprs.MetaSet(_, register):
-                mark = int.from_bytes(_plain(registers[register]), sys.byteorder)
+                mark = int.from_bytes(_plain(_held(registers, register)), sys.byteorder)
                 marked = replace(state, mark=mark)
-                return registers, marked.noting("do", "mark" if mark else "unmark"), None
+                return registers, marked.noting(StepKind.DO, "mark" if mark else "unmark"), None
             case exprs.Masquerade():
                 hidden = replace(state, is_masqueraded=True)
-                return registers, hidden.noting("do", "masquerade"), End.ACCEPTED
+                return registers, hidden.noting(StepKind.DO, "masquerade"), End.ACCEPTED
             case _:
-                return registers, state.noting("do", "reject"), End.REJECTED
+                return registers, state.noting(StepKind.DO, "reject"), End.REJECTED
 
     def _load(self, expression: Expr, state: State) -> Registers:
         match expression:
@@ -263,7 +256,7 @@ class ItemTracer:
                 return {expression.register: self._payload(expression, state)}
             case exprs.MetaLoad(register, key):
                 return {register: _meta(key, state)}
-            case exprs.Ct(register, key):
+            case exprs.Ct(register, nft.NFT_CT_STATE | nft.NFT_CT_STATUS as key):
                 bits = nft.IPS_DST_NAT if state.is_dnat else 0
                 is_state = key == nft.NFT_CT_STATE
                 return {register: host32(nft.NF_CT_STATE_NEW if is_state else bits)}
@@ -277,20 +270,25 @@ class ItemTracer:
             case exprs.Numgen(register, modulus):
                 return {register: Lot(modulus)}
             case _:
-                raise TypeError(f"the tracer does not know {expression!r}")
+                raise Untraceable(f"a rule has an expression that is none of ours: {expression!r}")
 
     def _payload(self, load: exprs.Payload, state: State) -> bytes:
-        if load.base == nft.NFT_PAYLOAD_TRANSPORT_HEADER:
+        if (load.base, load.offset, load.length) == _DESTINATION_PORT:
             return state.port.to_bytes(2, "big")
-        is_source = load.offset == self._layout.source_offset
-        address = pack_address(state.arrival.source) if is_source else state.destination
-        return address[: load.length]
+        if load.base == nft.NFT_PAYLOAD_NETWORK_HEADER:
+            if load.offset == self._layout.source_offset:
+                return pack_address(state.arrival.source)[: load.length]
+            if load.offset == self._layout.destination_offset:
+                return state.destination[: load.length]
+        raise Untraceable(f"a rule reads a part of the packet that none of ours reads: {load!r}")
 
     def _is_local(self, address: bytes) -> bool:
         return address in self._local or is_loopback(str(ipaddress.ip_address(address)))
 
-    def _compare(self, test: exprs.Compare, registers: Registers, state: State) -> Iterator[Step]:
-        held = registers[test.register]
+    def _compare(
+        self, test: exprs.Compare, registers: Registers, state: State
+    ) -> Iterator[Executed]:
+        held = _held(registers, test.register)
         if not isinstance(held, Lot):
             is_equal = held[: len(test.value)] == test.value
             yield (registers if is_equal != test.is_unequal else _BREAK), state, None
@@ -301,23 +299,34 @@ class ItemTracer:
         yield registers, hit, None
         yield _BREAK, miss, None
 
-    def _lookup(self, lookup: exprs.Lookup, registers: Registers, state: State) -> Iterator[Step]:
+    def _lookup(
+        self, lookup: exprs.Lookup, registers: Registers, state: State
+    ) -> Iterator[Executed]:
         spec = self._items.get(SetItem(lookup.set))
         if not isinstance(spec, SetSpec):
-            raise LookupError(f"a rule uses set {lookup.set}, which does not exist")
+            raise Untraceable(f"a rule uses set {lookup.set}, which does not exist")
         for key, weight in _keys(registers, lookup.register, spec.key_length):
             drawn = replace(state, weight=state.weight * weight)
             found = self._find(lookup.set, spec, key)
+            item = self._item_of(lookup.set, spec, key)
+            text = self._key_text(spec, key)
             if found is None:
-                yield _BREAK, drawn, None
+                yield _BREAK, drawn.noting(StepKind.MISS, lookup.set, text, item), None
                 continue
-            drawn = drawn.noting("look", lookup.set)
             if isinstance(found, bytes) and lookup.result:
+                drawn = drawn.noting(StepKind.LOOK, lookup.set, text, item)
                 yield {**registers, lookup.result: found}, drawn, None
             elif isinstance(found, Verdict):
-                yield registers, drawn, found
+                text = f"{text} : {format_verdict(found)}"
+                yield registers, drawn.noting(StepKind.LOOK, lookup.set, text, item), found
             else:
-                yield registers, drawn, None
+                yield registers, drawn.noting(StepKind.LOOK, lookup.set, text, item), None
+
+    def _item_of(self, name: str, spec: SetSpec, key: bytes) -> Item:
+        return PoolItem(name, key[:-4]) if spec.data_length else ElementItem(name, key)
+
+    def _key_text(self, spec: SetSpec, key: bytes) -> str:
+        return format_key(key, fields_of(spec), self._layout)
 
     def _find(self, name: str, spec: SetSpec, key: bytes) -> bytes | Verdict | bool | None:
         """What a set holds for a key: data, a verdict, True for a plain member, or None."""
@@ -344,19 +353,39 @@ _BREAK: Registers = {-1: b""}
 """Stands for "this rule does not apply"."""
 
 
+def _way(outcome: Outcome) -> Way:
+    state = outcome.state
+    address, port = _endpoint(state)
+    return Way(
+        end=outcome.end,
+        destination=address,
+        port=port,
+        is_translated=state.is_dnat,
+        is_masqueraded=state.is_masqueraded,
+        share=state.weight,
+        steps=state.steps,
+    )
+
+
 def _endpoint(state: State) -> tuple[str, int]:
     return str(ipaddress.ip_address(state.destination)), state.port
 
 
+def _held(registers: Registers, register: int) -> bytes | Lot:
+    if register not in registers:
+        raise Untraceable("a rule uses a register that it has not filled")
+    return registers[register]
+
+
 def _plain(held: bytes | Lot) -> bytes:
     if isinstance(held, Lot):
-        raise TypeError("a random number is used where only a value makes sense")
+        raise Untraceable("a random number is used where only a value makes sense")
     return held
 
 
 def _endpoint_of(registers: Registers, address: int, port: int, length: int) -> tuple[bytes, int]:
     """Address and port out of the registers. A looked-up endpoint lies in one piece."""
-    held = _plain(registers[address])
+    held = _plain(_held(registers, address))
     if port in registers and len(held) == length:
         return held, int.from_bytes(_plain(registers[port])[:2], "big")
     return held[:length], int.from_bytes(held[length : length + 2], "big")
@@ -367,14 +396,16 @@ def _meta(key: int, state: State) -> bytes:
         return host32(state.mark)
     if key == nft.NFT_META_L4PROTO:
         return bytes((state.arrival.protocol.number,))
-    return state.arrival.interface.encode().ljust(nft.IFNAMSIZ, b"\0")
+    if key == nft.NFT_META_IIFNAME:
+        return state.arrival.interface.encode().ljust(nft.IFNAMSIZ, b"\0")
+    raise Untraceable(f"a rule reads metadata that none of ours reads: {key}")
 
 
 def _keys(registers: Registers, register: int, length: int) -> Iterator[tuple[bytes, Fraction]]:
     """The key in consecutive registers, or with a random number in it every possible key."""
     key = b""
     while len(key) < length:
-        held = registers[register]
+        held = _held(registers, register)
         if isinstance(held, Lot):
             for number in range(held.modulus):
                 yield key + host32(number), Fraction(1, held.modulus)
@@ -382,17 +413,3 @@ def _keys(registers: Registers, register: int, length: int) -> Iterator[tuple[by
         key += held.ljust((len(held) + 3) & ~3, b"\0")
         register += max(1, (len(held) + 3) // 4)
     yield key[:length], Fraction(1)
-
-
-def trace_plans(plans: Sequence[ServicePlan], node: NodeFacts) -> ItemTracer:
-    """A tracer over what the mode renders for these plans."""
-    return ItemTracer(rendered(plans, node), node)
-
-
-def rendered(plans: Sequence[ServicePlan], node: NodeFacts) -> dict[Item, Value]:
-    """All items for these plans, of a contested one the smallest owner's, as in the ledger."""
-    items = dict(scaffold(node, Options()))
-    for plan in sorted(plans, key=lambda plan: plan.id):
-        for item, value in render(plan, node, Options()).items():
-            items.setdefault(item, value)
-    return items

@@ -1,0 +1,123 @@
+"""The command `kpctl drift`: options in, exit code out."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from kpctl.snapshot.options import Place, about_a_proxy, output_option
+from kubeproxy.errors import ProxyError
+
+if TYPE_CHECKING:
+    from kpctl.drift.view import Report
+
+DIFFERS = 1
+NOT_COMPARED = 3
+
+PAUSE_SECONDS = 1.0
+"""Between two looks: as long as a proxy usually takes for a change, and for a repair."""
+
+EPILOG = """\b
+Examples:
+  kpctl drift                     compare now, and show the last repairs
+  kpctl drift -o wide             every line, and who else is on the hooks
+  kpctl drift --watch 10          compare every 10 seconds
+  kpctl drift -o json             for programs
+  kpctl drift --bundle node-a.kpctl
+                                  the same from a file, offline
+  kpctl drift -f manifests/ --mode nftables --node node-a
+                                  against files, without a proxy
+
+\b
+Exit codes:
+  0  the kernel is as wanted
+  1  it differs
+  2  the command line is wrong
+  3  not compared: no proxy answers, or the kernel cannot be read
+"""
+
+
+class _NotCompared(click.ClickException):
+    exit_code = NOT_COMPARED
+
+
+@click.command(epilog=EPILOG)
+@about_a_proxy
+@output_option
+@click.option("--watch", type=click.FloatRange(min=1), metavar="SECONDS", help="compare repeatedly")
+def drift(place: Place, output: str, watch: float | None) -> None:
+    """Compare what the kernel has with what is wanted.
+
+    Shown are the differences by owner, as a diff from what the kernel has to what is wanted, and
+    the repairs that the proxy made: when, of how much, and who had changed it, where that is
+    known. A difference counts only if it is still there after a second look.
+    """
+    import time
+
+    if watch and place.bundle:
+        raise click.UsageError("a bundle does not change: --watch goes with a running proxy")
+    while True:
+        try:
+            report = _report(place, is_short=output == "table")
+        except ProxyError as error:
+            raise _NotCompared(str(error)) from error
+        _print(report, output)
+        if not watch:
+            break
+        sys.stdout.flush()
+        try:
+            time.sleep(watch)
+        except KeyboardInterrupt:
+            break
+    if report.differs:
+        sys.exit(DIFFERS)
+
+
+def _report(place: Place, *, is_short: bool) -> Report:
+    import asyncio
+    import time
+
+    from kpctl.drift.read import drift_of_bundle, drift_of_files, drift_of_proxy
+    from kpctl.look.cli import offline_request
+    from kpctl.look.sentences import use_sentences
+
+    use_sentences()
+
+    def pause() -> None:
+        time.sleep(PAUSE_SECONDS)
+
+    if place.bundle:
+        return drift_of_bundle(place.read(), is_short=is_short)
+    if place.files:
+        request = offline_request(
+            place.files, place.config, node=place.node, mode=place.mode or "", is_here=True
+        )
+        return asyncio.run(drift_of_files(request, is_short=is_short))
+    return asyncio.run(drift_of_proxy(place.read, pause, is_short=is_short))
+
+
+def _print(report: Report, output: str) -> None:
+    from kpctl.drift import view
+    from kpctl.look.output import print_data, print_table
+
+    if output in ("json", "yaml"):
+        print_data(view.report_document(report), output)
+        return
+    is_wide = output == "wide"
+    click.echo(view.summary_line(report))
+    for line in view.diff_lines(report.families or (), is_wide=is_wide):
+        click.echo(line)
+    if report.differs and report.queued:
+        click.echo(f"{report.queued} changes wait for the next round; part of this may be theirs.")
+    if report.repairs:
+        click.echo("\nRepairs")
+        print_table(view.REPAIR_HEADINGS, view.repair_rows(report.repairs, is_wide=is_wide))
+    if is_wide and report.others is not None:
+        click.echo("\nOthers on the same hooks")
+        rows = view.other_rows(report.others)
+        if rows:
+            print_table(view.OTHER_HEADINGS, rows)
+        else:
+            click.echo("none")

@@ -1,0 +1,89 @@
+"""Data for programs and tables for people, in the form that suits where they go.
+
+A table for a pipe or a file is as wide as it must be and never wrapped, without frame and colour,
+so that a line of it can be searched for. In a terminal long cells are wrapped.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+import click
+
+FORMATS = ("table", "wide", "json", "yaml")
+
+
+def print_data(data: object, form: str) -> None:
+    """Print plain data as JSON, or as YAML: a list is then one document per element."""
+    if form == "json":
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2))
+        return
+    import yaml
+
+    documents = data if isinstance(data, list) else [data]
+    click.echo(yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True), nl=False)
+
+
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO | None = None
+) -> None:
+    """Print rows of cells. A cell may hold several lines in a terminal; a pipe joins them."""
+    stream = stream or sys.stdout
+    if stream.isatty():
+        _print_framed(headings, rows, stream)
+        return
+    flat = [[", ".join(cell.split("\n")) for cell in row] for row in rows]
+    stream.writelines(f"{line}\n" for line in plain_lines([list(headings), *flat]))
+
+
+def print_paragraphs(paragraphs: Iterable[tuple[int, str]], stream: TextIO | None = None) -> None:
+    """Print texts, each with its indent: wrapped in a terminal, else a line each."""
+    stream = stream or sys.stdout
+    columns = shutil.get_terminal_size().columns if stream.isatty() else 0
+    for indent, text in paragraphs:
+        lines = wrapped(text, columns, indent) if columns else [f"{' ' * indent}{text}"]
+        stream.writelines(f"{line}\n" for line in lines or [""])
+
+
+def wrapped(text: str, columns: int, indent: int) -> list[str]:
+    """The lines of a paragraph; those after the first are indented a little more."""
+    margin = " " * indent
+    return textwrap.wrap(
+        text,
+        max(columns, indent + 20),
+        initial_indent=margin,
+        subsequent_indent=margin + "  ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def plain_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as columns that are separated by two spaces."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _print_framed(headings: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    is_unicode = (stream.encoding or "").lower().startswith("utf")
+    table = Table(box=box.SIMPLE_HEAD if is_unicode else box.ASCII, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        # As text, because rich takes the brackets around an IPv6 address for a style.
+        table.add_row(*map(Text, row))
+    Console(file=stream, width=shutil.get_terminal_size().columns).print(table)

@@ -1,0 +1,151 @@
+"""A support bundle: what a proxy answered, written down in one file that commands read offline.
+
+The file is gzipped JSON, one value per line: a head, the status, the history, what the kernel held
+in each family if that was read, and each Service. What is in it is what the inspection API shows
+and what `nft` or `iptables-save` would show of ours, so that it holds no credentials.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kpctl.snapshot.client import Client
+from kpctl.snapshot.kernel import read_kernel
+from kpctl.snapshot.kernel_items import Data, decode_items, encode_items
+from kpctl.snapshot.live import backends_of, snapshot_of
+from kpctl.snapshot.types import Snapshot
+from kubeproxy.errors import ProxyError
+from kubeproxy.facts.ids import Family
+from kubeproxy.inspection.types import VERSION, Held, History, Status
+
+
+class Head(Struct, frozen=True):
+    """The first line. `bundle` is the version of the API whose answers follow.
+
+    `findings` are those of `kpctl doctor` on the node, and `connections` what `kpctl connections`
+    showed there, or None. `kernel` counts the families of which the
+    kernel was read.
+    """
+
+    bundle: str = VERSION
+    findings: list[object] = []
+    connections: list[object] | None = None
+    kernel: int = 0
+
+
+class KernelItems(Struct, frozen=True):
+    """What the kernel held of ours in one family, as `kernel_items` writes it.
+
+    `probed` is what the mode had found out about the host, on which rendering depends.
+    """
+
+    family: Family
+    items: list[Data]
+    probed: Data = None
+
+
+def write_bundle(
+    client: Client,
+    path: Path,
+    *,
+    with_kernel: bool = False,
+    head: Head | None = None,
+) -> int:
+    """Write everything that the proxy shows, and what the kernel here holds if asked for.
+
+    The file appears when it is complete, and only its owner may read it. Return the number of
+    Services. Raises OSError and ProxyError.
+    """
+    status = client.status()
+    kernel = asyncio.run(_read_items(status)) if with_kernel else ()
+    head = replace(head or Head(), kernel=len(kernel))
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        with (
+            open(draft, "wb", opener=_private) as raw,
+            gzip.GzipFile("", "wb", fileobj=raw) as file,
+        ):
+            values = (head, status, client.history(), *kernel)
+            count = _write(file, values, client.services())
+        draft.rename(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return count
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _write(file: gzip.GzipFile, values: Sequence[object], services: Iterator[Held]) -> int:
+    count = 0
+    for value in values:
+        file.write(msgspec.json.encode(value) + b"\n")
+    for held in services:
+        count += 1
+        file.write(msgspec.json.encode(held) + b"\n")
+    return count
+
+
+async def _read_items(status: Status) -> tuple[KernelItems, ...]:
+    backends = backends_of(status)
+    found = await read_kernel(backends)
+    return tuple(
+        KernelItems(family, encode_items(items), backends[family].probed())
+        for family, items in found.items()
+    )
+
+
+def read_bundle(path: Path) -> Snapshot:
+    """Return the snapshot that a bundle holds. Raises ProxyError."""
+    try:
+        with gzip.open(path, "rb") as file:
+            lines = iter(file)
+            head = _check(path, next(lines, b""))
+            status = msgspec.json.decode(next(lines, b""), type=Status)
+            history = msgspec.json.decode(next(lines, b""), type=History)
+            decoder = msgspec.json.Decoder(KernelItems)
+            kernel = [decoder.decode(next(lines, b"")) for _ in range(head.kernel)]
+            origin = f"{path}, of node {status.node}"
+            return _with_kernel(snapshot_of(origin, status, history, _held(lines)), kernel)
+    except (OSError, EOFError, KeyError, zlib.error, msgspec.DecodeError) as error:
+        raise ProxyError(f"{path}: this is no bundle, or it is damaged ({error})") from error
+
+
+def read_head(path: Path) -> Head:
+    """Return what stands before the answers. Raises ProxyError."""
+    try:
+        with gzip.open(path, "rb") as file:
+            return _check(path, file.readline())
+    except (OSError, EOFError, zlib.error, msgspec.DecodeError) as error:
+        raise ProxyError(f"{path}: this is no bundle, or it is damaged ({error})") from error
+
+
+def _check(path: Path, line: bytes) -> Head:
+    head = msgspec.json.decode(line, type=Head)
+    if head.bundle != VERSION:
+        raise ProxyError(f"{path}: a bundle of version {head.bundle}, not {VERSION}")
+    return head
+
+
+def _with_kernel(snapshot: Snapshot, kernel: list[KernelItems]) -> Snapshot:
+    for each in kernel:
+        if each.probed is not None:
+            snapshot.backends[each.family].assume_probed(each.probed)
+            snapshot.pipelines[each.family].render_all()
+    found = {each.family: decode_items(each.items, snapshot.mode) for each in kernel}
+    return replace(snapshot, kernel=found or None)
+
+
+def _held(lines: Iterator[bytes]) -> Iterator[Held]:
+    decoder = msgspec.json.Decoder(Held)
+    return (decoder.decode(line) for line in lines)

@@ -1,0 +1,50 @@
+"""What a person may want to know about the plans of one Service on this node. Pure.
+
+Each function returns one sentence while a state lasts, else an empty text, so that its beginning
+is found by comparing the plans before and after a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kubeproxy.facts.address import join_host_port
+from kubeproxy.plan.endpoints import HINTS_IGNORED, HINTS_INCOMPLETE
+from kubeproxy.plan.types import Frontend, ServicePlan, Verdict
+
+_MOST_PLACES = 3
+
+
+def no_local_endpoints(plans: Sequence[ServicePlan]) -> str:
+    """Where traffic is dropped, because endpoints serve but none on this node."""
+    dropped = [
+        f"{_place(frontend)}/{plan.id.protocol.value}"
+        for plan in plans
+        for frontend in plan.frontends
+        if frontend.verdict is Verdict.DROP
+    ]
+    if not dropped:
+        return ""
+    more = len(dropped) - _MOST_PLACES
+    places = ", ".join(dropped[:_MOST_PLACES]) + (f" and {more} more" if more > 0 else "")
+    return f"no endpoint is on this node and the policy is Local: {places} is dropped here"
+
+
+def _place(frontend: Frontend) -> str:
+    if not frontend.address:
+        return f"node port {frontend.port}"
+    return join_host_port(frontend.address, frontend.port)
+
+
+def ignored_hints(plans: Sequence[ServicePlan]) -> str:
+    """Why topology hints are not followed here.
+
+    Hints that are incomplete are so on every node. Only nodes with an endpoint report that.
+    """
+    found = [
+        note
+        for plan in plans
+        for note in plan.notes
+        if HINTS_IGNORED in note and (plan.hairpin or not note.endswith(HINTS_INCOMPLETE))
+    ]
+    return "; ".join(dict.fromkeys(found))

@@ -1,0 +1,72 @@
+"""Kubernetes events on Services about what this node does with them, as an opt-in.
+
+An event is recorded when a state begins, never for each round, and not for what holds already when
+the proxy starts: restarting the proxies of a big cluster must write nothing. What every node would
+report alike is left to the nodes that run an endpoint of the Service. A node records no more than a
+few per minute, whatever happens. Repetitions are counted by `event_series`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kubeproxy.facts.ids import Family, ServiceName
+from kubeproxy.logs.limit import LogLimit
+from kubeproxy.plan.claims import Claims, Conflict
+from kubeproxy.plan.findings import ignored_hints, no_local_endpoints
+from kubeproxy.plan.types import ServicePlan
+from kubeproxy.status.event_series import NORMAL, WARNING, service_reference
+from kubeproxy.status.events import Recorder
+from kubeproxy.sync.pipeline import Pipeline
+
+MOST_PER_MINUTE = 10
+
+_Plans = tuple[ServicePlan, ...]
+
+
+class ServiceEvents:
+    """Compares what was decided about a Service with what was decided before."""
+
+    def __init__(self, recorder: Recorder, limit: LogLimit | None = None) -> None:
+        self._recorder = recorder
+        self._limit = limit or LogLimit(burst=MOST_PER_MINUTE)
+        self._claims: dict[Family, Claims] = {}
+
+    def replanned(self, pipeline: Pipeline, replaced: Mapping[ServiceName, _Plans]) -> None:
+        """Record what begins with these Services: they were planned again, from these plans."""
+        family = pipeline.node.family
+        is_first = family not in self._claims
+        claims = self._claims.setdefault(family, Claims())
+        for name, before in replaced.items():
+            after = pipeline.plans_of(name)
+            if before == after:
+                continue
+            conflicts = claims.replace(before, after)
+            if not is_first:
+                self._record_changes(name, before, after)
+                self._record_conflicts(pipeline, conflicts)
+
+    def _record_changes(self, name: ServiceName, before: _Plans, after: _Plans) -> None:
+        service = service_reference(name)
+        note = no_local_endpoints(after)
+        if note and not no_local_endpoints(before) and self._limit.is_due():
+            self._recorder.record(
+                service, type=NORMAL, reason="NoLocalEndpoints", action="Plan", note=note
+            )
+        note = ignored_hints(after)
+        if note and not ignored_hints(before) and self._limit.is_due():
+            self._recorder.record(
+                service, type=NORMAL, reason="HintsIgnored", action="Plan", note=note
+            )
+
+    def _record_conflicts(self, pipeline: Pipeline, conflicts: list[Conflict]) -> None:
+        for place, winner, loser in conflicts:
+            is_here = any(plan.hairpin for plan in pipeline.plans_of(loser.service))
+            if is_here and self._limit.is_due():
+                self._recorder.record(
+                    service_reference(loser.service),
+                    type=WARNING,
+                    reason="AddressConflict",
+                    action="Plan",
+                    note=f"{place} is claimed by {winner} as well, which gets all of its traffic",
+                )

@@ -1,0 +1,61 @@
+"""Which tests of a parallel run share a process, and which groups begin first.
+
+A group is a file, so that what its tests share is made once. Larger where a fixture of the session
+is dear, smaller where one file would be the longest of all.
+"""
+
+from __future__ import annotations
+
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+_TOGETHER = {
+    "tests/api/test_daemon.py": "API server",
+    "tests/api/test_real_api.py": "API server",
+    "tests/api/test_small_agrees.py": "API server",
+    "tests/api/deploy/test_base.py": "API server for deployments",
+    "tests/api/deploy/test_chart.py": "API server for deployments",
+    "tests/api/deploy/test_kubeadm.py": "API server for deployments",
+    "tests/api/deploy/test_role.py": "API server for deployments",
+    "tests/ipvs/test_uml_cost.py": "user-mode kernel",
+    "tests/ipvs/test_uml_kernel.py": "user-mode kernel",
+    "tests/ipvs/test_uml_privileges.py": "user-mode kernel",
+    "tests/ipvs/test_uml_support.py": "user-mode kernel",
+}
+_BY_MODE = "tests/flows/test_flows_kernel.py"
+_FIRST = (
+    "tests/ipvs/test_uml_flows.py",
+    "tests/ipvs/test_uml_golden.py",
+    _BY_MODE,
+    "tests/userspace/test_flows_userspace.py",
+    "tests/flows/test_flows_reload.py",
+    "API server",
+    "user-mode kernel",
+    "tests/bench/",
+    "tests/nftables/",
+    "tests/iptables/",
+    "tests/run/",
+)
+"""What takes longest, longest first: begun last, it would keep the others waiting."""
+
+
+def group_of(test: str) -> str:
+    """The group of a test, by its node ID."""
+    path = test.partition("::")[0]
+    if path == _BY_MODE:
+        # One lab for each mode, and its own for flows that restart the proxies with other flags.
+        return test.partition("-")[0]
+    return _TOGETHER.get(path, path)
+
+
+def rank_of(test: str) -> int:
+    """The smaller, the earlier this test's group is to begin."""
+    group = group_of(test)
+    ranks = (rank for rank, name in enumerate(_FIRST) if group.startswith(name))
+    return next(ranks, len(_FIRST))
+
+
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Hands out groups, each to one process, in the order in which they were collected."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
