@@ -64,11 +64,18 @@ class Load:
 
     async def _keep_connecting(self) -> None:
         while not self._is_over:
-            began = datetime.now().time()
+            began = datetime.now()
             outcome = await self._prober.probe(self._target, timeout_seconds=self._timeout_seconds)
             self.made += 1
             if outcome.answer is not None:
                 self.hosts.add(outcome.answer.host)
             else:
-                self.failures.append(f"connection {self.made} at {began} was {outcome.fate.value}")
+                self.failures.append(f"connection {self.made} {_account(outcome, began)}")
             await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def _account(outcome: Outcome, began: datetime) -> str:
+    """A failure as text. How long it took tells a lost packet from a wrong answer."""
+    seconds = (datetime.now() - began).total_seconds()
+    cause = f": {outcome.cause}" if outcome.cause else ""
+    return f"at {began.time()} was {outcome.fate.value} after {seconds:.2f} s{cause}"

@@ -83,6 +83,15 @@ class Outcome(msgspec.Struct, frozen=True):
     fate: Fate
     answer: EchoReply | None = None
     source_port: int = 0
+    cause: str = ""
+    """What ended a probe that got no answer: an ICMP error and who sent it, or an error number."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An error that a host received about one of its packets."""
+
+    fate: Fate
+    cause: str
 
 
 class Prober:
@@ -118,14 +127,12 @@ class Prober:
         try:
             async with asyncio.timeout(timeout_seconds):
                 await loop.sock_connect(sock, (target.address, target.port))
-        except TimeoutError:
-            fate = watch.find(target.protocol, port) or Fate.DROPPED
         except OSError as error:
-            fate = watch.find(target.protocol, port) or _fate_of(error)
+            failure = watch.find(target.protocol, port) or _failure_of(error)
         else:
             return Connection(sock)
         sock.close()
-        return Outcome(fate, source_port=port)
+        return _failed(failure, port)
 
     def close(self) -> None:
         for watch in self._icmp.values():
@@ -155,10 +162,8 @@ class Prober:
                 await loop.sock_sendall(sock, _ASK)
                 data = await loop.sock_recv(sock, 2048)
             return Outcome(Fate.ANSWERED, msgspec.json.decode(data, type=EchoReply), port)
-        except TimeoutError:
-            return Outcome(watch.find(Protocol.UDP, port) or Fate.DROPPED, source_port=port)
         except OSError as error:
-            return Outcome(watch.find(Protocol.UDP, port) or _fate_of(error), source_port=port)
+            return _failed(watch.find(Protocol.UDP, port) or _failure_of(error), port)
         finally:
             sock.close()
 
@@ -171,10 +176,8 @@ class Prober:
         try:
             async with asyncio.timeout(timeout_seconds):
                 return await self._sctp_reply(sock, init, target, watch)
-        except TimeoutError:
-            return Outcome(watch.find(Protocol.SCTP, port) or Fate.DROPPED, source_port=port)
         except OSError as error:
-            return Outcome(watch.find(Protocol.SCTP, port) or _fate_of(error), source_port=port)
+            return _failed(watch.find(Protocol.SCTP, port) or _failure_of(error), port)
         finally:
             sock.close()
 
@@ -194,8 +197,8 @@ class Prober:
             try:
                 data = await asyncio.wait_for(loop.sock_recv(sock, 2048), _SCTP_LISTEN_SECONDS)
             except TimeoutError:
-                if fate := watch.find(Protocol.SCTP, init.source_port):
-                    return Outcome(fate, source_port=init.source_port)
+                if failure := watch.find(Protocol.SCTP, init.source_port):
+                    return _failed(failure, init.source_port)
                 continue
             outcome = _sctp_outcome(data, init, target.family)
             if outcome is not None:
@@ -253,13 +256,13 @@ class _IcmpWatch:
     def __init__(self, sock: socket.socket, family: Family) -> None:
         self._sock = sock
         self._family = family
-        self._seen: dict[tuple[Protocol, int], Fate] = {}
+        self._seen: dict[tuple[Protocol, int], Failure] = {}
 
     def forget(self, protocol: Protocol, port: int) -> None:
         self._drain()
         self._seen.pop((protocol, port), None)
 
-    def find(self, protocol: Protocol, port: int) -> Fate | None:
+    def find(self, protocol: Protocol, port: int) -> Failure | None:
         self._drain()
         return self._seen.get((protocol, port))
 
@@ -269,9 +272,10 @@ class _IcmpWatch:
     def _drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while True:
-                self._note(self._sock.recv(2048))
+                data, address = self._sock.recvfrom(2048)
+                self._note(data, address[0])
 
-    def _note(self, data: bytes) -> None:
+    def _note(self, data: bytes, sender: str) -> None:
         message = strip_ipv4_header(data) if self._family is Family.IPV4 else data
         error = parse_icmp_error(message, self._family)
         if error is None:
@@ -279,7 +283,18 @@ class _IcmpWatch:
         if len(self._seen) >= _MAX_REMEMBERED:
             self._seen.clear()
         fate = Fate.REJECTED if error.is_port_unreachable else Fate.UNREACHABLE
-        self._seen[error.protocol, error.source_port] = fate
+        cause = f"ICMP type {message[0]} code {message[1]} from {sender}"
+        self._seen[error.protocol, error.source_port] = Failure(fate, cause)
+
+
+def _failed(failure: Failure, port: int) -> Outcome:
+    return Outcome(failure.fate, source_port=port, cause=failure.cause)
+
+
+def _failure_of(error: OSError) -> Failure:
+    if isinstance(error, TimeoutError):
+        return Failure(Fate.DROPPED, "no answer in time")
+    return Failure(_fate_of(error), error.strerror or str(error))
 
 
 def _fate_of(error: OSError) -> Fate:
