@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack, closing
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from tests.support.flowing import ADDRESSES, connect, listening, prepare, send, serve
 from tests.support.host import Host
-from tests.support.served import until_programmed
+from tests.support.served import until_programmed, until_synced_after
 
 pytestmark = pytest.mark.kernel
 
@@ -54,6 +55,7 @@ def test_flows_are_shown_by_endpoint_and_those_to_one_that_left_are_stale(
         assert endpoint["stale"] is None
         assert connections(host, "--stale") == []
 
+        before = datetime.now(UTC)
         serve(host, family, {first: False, second: True})
 
         def are_stale() -> bool:
@@ -66,6 +68,7 @@ def test_flows_are_shown_by_endpoint_and_those_to_one_that_left_are_stale(
         assert endpoint["endpoint"] == at_first
         assert endpoint["stale"] == "not ready"
         assert len(endpoint["flows"]) == 2
+        until_synced_after(host, before, family)
         open_sockets.enter_context(closing(connect(host, vip)))
         (tcp,) = [c for c in connections(host, f"{vip}:80") if c["protocol"] == "TCP"]
         assert [e["connections"] for e in tcp["endpoints"]] == [2, 1]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
+
 from tests.support.host import Host
 
 WEB = """
@@ -45,3 +48,15 @@ def write(host: Host, name: str, text: str) -> None:
 
 def until_programmed(host: Host, address: str) -> None:
     host.until(lambda: address in host.tables(), f"programming {address}")
+
+
+def until_synced_after(host: Host, moment: datetime, family: str) -> None:
+    """Wait for a round that ended later. The daemon shows what it holds before that."""
+
+    def is_synced() -> bool:
+        done = host.run("kpctl", "status", "--socket", host.socket, "-o", "json")
+        families = json.loads(done.stdout)["families"] if done.stdout else []
+        ends = [each["lastSyncAt"] for each in families if each["ipFamily"] == family]
+        return any(end and datetime.fromisoformat(end) > moment for end in ends)
+
+    host.until(is_synced, f"a round after {moment}")
