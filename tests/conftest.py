@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.support.effort import examples
 from tests.support.groups import GroupScheduling, rank_of
 from tests.support.host import PROGRAMS, Host
 from tests.support.waiting import LIMIT_SECONDS
@@ -17,7 +18,10 @@ from kpctl.places.network import PrivateNetwork
 
 # How long an example takes says something about the machine, not about the program.
 settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "any machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=examples(100),
 )
 settings.load_profile("any machine")
 

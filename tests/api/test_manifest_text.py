@@ -9,6 +9,7 @@ import time
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.effort import examples
 
 from kubeproxy.api import objects
 from kubeproxy.api.decode import decode_service, decode_slice
@@ -360,7 +361,7 @@ WORDS = (
 
 
 @given(text=st.lists(st.sampled_from(WORDS), max_size=14).map("".join) | st.text(max_size=30))
-@settings(max_examples=300, database=None,
+@settings(max_examples=examples(300), database=None,
           suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(ObjectError):

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.effort import examples
 
 from kubeproxy.api import objects
 from kubeproxy.api.decode import (
@@ -115,7 +116,7 @@ USES: dict[Kind, Callable[[object], None]] = {
 
 @pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value)
 @given(data=st.data())
-@settings(max_examples=80, database=None)
+@settings(max_examples=examples(80), database=None)
 def test_arbitrary_json_is_decoded_or_refused(kind: Kind, data: st.DataObject) -> None:
     """A round trip through JSON first, as an object arrives; only the two errors may escape."""
     item = data.draw(shaped(msgspec.inspect.type_info(kind.object_type)))
@@ -127,7 +128,7 @@ def test_arbitrary_json_is_decoded_or_refused(kind: Kind, data: st.DataObject) -
 
 @pytest.mark.parametrize("kind", list(Kind), ids=lambda kind: kind.value)
 @given(wire=st.binary(max_size=40) | st.text(max_size=40).map(str.encode))
-@settings(max_examples=100, database=None)
+@settings(max_examples=examples(100), database=None)
 def test_arbitrary_bytes_are_refused_as_values(kind: Kind, wire: bytes) -> None:
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
         msgspec.json.decode(wire, type=kind.object_type)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
+from tests.support.effort import examples
 from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
 from tests.support.fake_xtables import FakeXtables
 
@@ -128,7 +129,7 @@ class History:
 _HISTORIES = st.lists(_events(), min_size=1, max_size=25)
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(40))
 @given(_HISTORIES, st.booleans())
 async def test_any_history_ends_like_a_fresh_start(
     events: list[tuple[str, str, object]], is_nft: bool
@@ -152,7 +153,7 @@ async def test_any_history_ends_like_a_fresh_start(
     assert not history.pipeline.ledger.has_pending
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20))
 @given(_HISTORIES, st.data())
 async def test_a_cut_anywhere_and_a_restart_converge(
     events: list[tuple[str, str, object]], data: st.DataObject
@@ -189,7 +190,7 @@ async def _settled(tables: Xtables) -> Mapping[str, object]:
 
 @pytest.mark.kernel
 @pytest.mark.parametrize("variant", ["nft", "legacy"])
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(st.lists(_events(), min_size=3, max_size=10))
 async def test_histories_in_a_kernel_end_like_a_fresh_start(
     variant: str, events: list[tuple[str, str, object]]

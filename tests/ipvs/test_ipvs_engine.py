@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
+from tests.support.effort import examples
 from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
 from tests.support.fake_ipvs import FakeTables
 from tests.support.fake_xtables import FakeXtables
@@ -317,7 +318,7 @@ def _put(proxy: Proxy, name: str, places: list[tuple[str, int]]) -> None:
 
 
 @given(STEPS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 async def test_any_history_ends_like_a_fresh_start(
     steps: list[tuple[str, list[tuple[str, int]]]],
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.effort import examples
 from tests.support.fake_xtables import FakeXtables
 
 from kubeproxy.errors import Drifted
@@ -290,7 +291,7 @@ async def test_rule_counts_follow() -> None:
 _STEPS = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 3)), max_size=25)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(50))
 @given(_STEPS, st.sets(st.integers(0, 24)), st.sampled_from([3, 10, 2000]))
 async def test_any_history_ends_like_a_fresh_start(
     steps: list[tuple[str, int]], resync_at: set[int], limit: int

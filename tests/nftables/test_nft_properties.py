@@ -8,6 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
+from tests.support.effort import examples
 from tests.support.fake_nft import FakeNft
 from tests.support.nft_kit import former_layout, install
 from tests.support.worlds import World, sources, worlds
@@ -97,7 +98,7 @@ def fresh(world: World) -> Mapping[Item, Value]:
 
 
 @given(histories)
-@settings(max_examples=60, phases=WITHOUT_SHRINKING)
+@settings(max_examples=examples(30), phases=WITHOUT_SHRINKING)
 def test_any_history_ends_like_a_fresh_start(history: Sequence[World]) -> None:
     """The kernel holds what the last cluster calls for, and nothing else."""
     proxy = Proxy(FakeNft(), history[0].node.family)
@@ -108,7 +109,7 @@ def test_any_history_ends_like_a_fresh_start(history: Sequence[World]) -> None:
 
 
 @given(pairs, st.integers(0, 30))
-@settings(max_examples=60, phases=WITHOUT_SHRINKING)
+@settings(max_examples=examples(30), phases=WITHOUT_SHRINKING)
 def test_a_cut_after_any_batch_and_a_restart_converge(pair: tuple[World, World], cut: int) -> None:
     """A proxy that dies between two transactions is replaced by one that adopts and finishes."""
     before, after = pair
@@ -124,7 +125,7 @@ def test_a_cut_after_any_batch_and_a_restart_converge(pair: tuple[World, World],
 
 
 @given(histories)
-@settings(max_examples=30, phases=WITHOUT_SHRINKING)
+@settings(max_examples=examples(15), phases=WITHOUT_SHRINKING)
 def test_a_restart_on_the_same_cluster_writes_nothing(history: Sequence[World]) -> None:
     """Adopting means that no connection can notice the restart."""
     world = history[-1]
@@ -156,7 +157,7 @@ def fates(items: Mapping[Item, Value], world: World, asked: Sequence[Arrival]) -
 
 
 @given(pairs)
-@settings(max_examples=40, phases=WITHOUT_SHRINKING)
+@settings(max_examples=examples(12), phases=WITHOUT_SHRINKING)
 def test_no_packet_meets_a_half_built_service(pair: tuple[World, World]) -> None:
     """Between any two transactions a connection fares as before the change, or as after it."""
     before, after = pair[0], World(pair[0].node, pair[1].services)
@@ -241,7 +242,7 @@ def endpoints_by_port(*of: World) -> dict[tuple[Protocol, int], set[tuple[str, i
 
 @pytest.mark.parametrize("moment", MOMENTS, ids=str)
 @given(pair=pairs)
-@settings(max_examples=15, phases=WITHOUT_SHRINKING)
+@settings(max_examples=examples(4), phases=WITHOUT_SHRINKING)
 def test_no_packet_under_way_falls_between_two_transactions(
     moment: Moment, pair: tuple[World, World]
 ) -> None:
@@ -272,7 +273,7 @@ def test_no_packet_under_way_falls_between_two_transactions(
 
 
 @given(pairs)
-@settings(max_examples=20, phases=WITHOUT_SHRINKING)
+@settings(max_examples=examples(6), phases=WITHOUT_SHRINKING)
 def test_a_table_of_the_former_layout_is_replaced_without_a_gap(pair: tuple[World, World]) -> None:
     """New maps are filled before the first chain uses them, old ones go when none does."""
     world, _ = pair
@@ -291,7 +292,7 @@ def test_a_table_of_the_former_layout_is_replaced_without_a_gap(pair: tuple[Worl
 
 
 @given(pairs)
-@settings(max_examples=30, phases=WITHOUT_SHRINKING)
+@settings(max_examples=examples(15), phases=WITHOUT_SHRINKING)
 def test_removing_services_leaves_what_the_others_alone_want(pair: tuple[World, World]) -> None:
     """Nothing of a removed service stays behind, shared or not."""
     world, _ = pair

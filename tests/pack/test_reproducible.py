@@ -78,6 +78,7 @@ def distributions(project: Path, tmp_path_factory: pytest.TempPathFactory) -> li
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.image
 def test_wheel_and_sdist_built_twice_are_the_same(
     distributions: list[Path], project: Path, tmp_path: Path
 ) -> None:
@@ -94,6 +95,7 @@ def test_the_sdist_has_every_file_of_the_project(distributions: list[Path], proj
     assert names - made == {str(path) for path in project_files(project)}
 
 
+@pytest.mark.image
 @pytest.mark.timeout(600)
 def test_the_sdist_builds_and_tests_itself(distributions: list[Path], tmp_path: Path) -> None:
     """Some tests run from it, and a wheel is built from it."""

@@ -13,6 +13,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.effort import examples
 from tests.support.loopback import ask, exchange, serving
 from tests.support.waiting import limit
 
@@ -312,7 +313,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(st.one_of(PIECES, st.binary(max_size=50)), max_size=8), st.integers(1, 400))
 def test_any_bytes_are_requests_or_refused_and_never_held_for_long(
     pieces: list[bytes], size: int

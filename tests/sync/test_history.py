@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.effort import examples
 from tests.support.fake_backend import FakeKernel, Item, Value
 from tests.support.spine import Spine, delete
 from tests.support.strategies import (
@@ -26,7 +27,7 @@ from kubeproxy.facts.ids import Family
 State = Mapping[Family, Mapping[Item, Value]]
 Kernels = Mapping[Family, FakeKernel]
 
-PROPERTY = settings(max_examples=35, database=None)
+PROPERTY = settings(max_examples=examples(20), database=None)
 
 
 async def live_through(spine: Spine, steps: Sequence[Step]) -> None:

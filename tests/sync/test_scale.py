@@ -20,7 +20,7 @@ from kpctl.bench.bulk import fill, service_addresses, service_of, slice_of
 from kubeproxy.api.source import Event
 from kubeproxy.facts.ids import Family
 
-SIZES = (1_000, 10_000, 50_000)
+SIZES = (1_000, 10_000)
 ENDPOINTS = 10
 
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
+from tests.support.effort import examples
 from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
 from tests.support.fake_xtables import FakeXtables
 
@@ -130,7 +131,7 @@ def _named(rule: str, owners: Mapping[str, str]) -> str:
 
 
 @pytest.mark.kernel
-@settings(max_examples=12, derandomize=True)
+@settings(max_examples=examples(12), derandomize=True)
 @given(st.lists(st.lists(events(), max_size=4), min_size=1, max_size=5))
 def test_any_history_ends_like_a_fresh_start(history: list[list[Event]]) -> None:
     with scratch_namespace():
