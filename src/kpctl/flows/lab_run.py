@@ -125,6 +125,8 @@ class _Run:
         self._listen()
         await self._write()
         await self._ensure_proxies()
+        # Packets of the flow before that no rule took: their ports may be used again.
+        self._lab.forget_flows()
         for number, step in enumerate(self._flow.steps, 1):
             before = len(self._wrong)
             await self._do(step)

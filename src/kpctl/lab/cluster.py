@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
+from kpctl.lab.conntrack import forget_flows
 from kpctl.lab.echo import EchoServers, Listening
 from kpctl.lab.namespaces import Namespaces
 from kpctl.lab.probe import Prober
@@ -55,6 +56,12 @@ class Lab:
             self.echo.close()
             self.namespaces.close()
             shutil.rmtree(self._directory, ignore_errors=True)
+
+    def forget_flows(self) -> None:
+        """Empty the conntrack tables of the nodes."""
+        for node in self.topology.nodes:
+            with self.namespaces.inside(node.name):
+                forget_flows()
 
     def listen(self, host: str, protocol: Protocol, port: int) -> None:
         """Open an echo port on a host's address of each family."""
