@@ -91,12 +91,13 @@ test: packages programs
 test-fast: setup
 	$(PYTEST) $(PARALLEL) -m "not kernel and not api and not uml and not image and not kernels and not cluster"
 
+# KUBEPROXY_VARIANTS=all runs each flow in each family alone as well, not only in both at once.
 test-kernel: packages programs
 	$(PYTEST) $(PARALLEL) -m "kernel or uml"
 
 # Every mode in kernels that operators run. KERNELS names packages of Debian, or .deb files where apt
 # has none: make test-kernels KERNELS="linux-image-amd64 /tmp/linux-image-5.10.0-35-amd64_….deb".
-# KUBEPROXY_KERNEL_VARIANTS=all runs each flow in each family alone as well. Where the processor
+# KUBEPROXY_VARIANTS=all runs each flow in each family alone as well. Where the processor
 # cannot virtualise it takes an hour or more per kernel; `make test` has a short part.
 KERNELS ?=
 test-kernels: packages setup

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from tests.support.variants import variants
 
 from kpctl.flows.flow import VARIANTS, Flow, SwitchMode
 from kpctl.flows.lab_run import LabRunner
@@ -35,7 +36,7 @@ RUNS = sorted(
         (mode, flow, variant)
         for mode in MODES
         for flow in CORPUS
-        for variant in flow.variants
+        for variant in variants(flow)
         if possible(flow, mode)
     ),
     key=lambda run: (run[0], sorted(run[1].proxy.items()), run[1].name),

@@ -1,18 +1,17 @@
 """The flow corpus in every mode, in kernels that operators run: all modes in one boot.
 
-Both families run at once where a flow allows it; KUBEPROXY_KERNEL_VARIANTS=all runs each family
-alone as well. SCTP is the kernel's own.
+KUBEPROXY_VARIANTS=all runs each flow in each family alone as well. SCTP is the kernel's own.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 from tests.support.userspace_flows import is_ours
+from tests.support.variants import variants
 
 from kpctl.flows.flow import Flow, SwitchMode
 from kpctl.flows.library import load_corpus
@@ -21,7 +20,6 @@ from kpctl.places.qemu import EmulatedKernel
 GUEST = Path(__file__).with_name("guest_flows.py")
 HOURS = 3600.0
 MODES = ("nftables", "iptables", "ipvs", "userspace")
-ALL_VARIANTS = os.environ.get("KUBEPROXY_KERNEL_VARIANTS") == "all"
 
 pytestmark = [pytest.mark.kernels, pytest.mark.timeout(5 * HOURS)]
 
@@ -33,10 +31,6 @@ def is_chosen(flow: Flow, mode: str) -> bool:
         return is_ours(flow)
     switches = [step.other for step in flow.steps if isinstance(step, SwitchMode)]
     return flow.runs_in(mode) and all(mode in other for other in switches)
-
-
-def variants(flow: Flow) -> tuple[str, ...]:
-    return flow.variants if ALL_VARIANTS else flow.variants[-1:]
 
 
 def runs(mode: str) -> Iterator[tuple[Flow, str]]:
