@@ -36,7 +36,7 @@ MODE_PROGRAMS = {"userspace": {"carrier"}}
 """A program of its own that a mode runs."""
 
 KERNEL_FAMILIES = {"conntrack", "ipset", "ipvs", "nfacct", "nflog", "nftables", "route"}
-KERNEL_MAY_HAVE = {"nftables": {"traces"}}
+KERNEL_MAY_HAVE = {"conntrack": {"entries"}, "nftables": {"traces"}}
 """A further part of a wire format, pure as well."""
 
 WORDS_TO_TRANSLATE = re.compile(

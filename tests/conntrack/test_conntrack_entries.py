@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.conntrack.test_conntrack_netlink import TCP, entry, insert, packed
+from tests.support.conntrack_kit import entry, flow, packed
 
+from kpctl.places.flows import insert_flows
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.kernel.conntrack import table
+from kubeproxy.kernel.conntrack.entries import Entry, parse_entries, parse_events
 from kubeproxy.kernel.conntrack.table import Conntrack, ConntrackEvents
-from kubeproxy.kernel.conntrack.wire import (
-    IPCTNL_MSG_CT_DELETE,
-    IPCTNL_MSG_CT_NEW,
-    Entry,
-    parse_entries,
-    parse_events,
-)
+from kubeproxy.kernel.conntrack.wire import IPCTNL_MSG_CT_DELETE, IPCTNL_MSG_CT_NEW
 from kubeproxy.kernel.netlink import codec
 
 VIP, ENDPOINT = ("10.96.0.10", 80), ("10.244.1.5", 8080)
@@ -35,7 +31,7 @@ def parsed(body: bytes, family: Family = Family.IPV4) -> Entry:
 
 
 def test_an_entry_has_both_ends_of_both_directions() -> None:
-    found = parsed(entry(VIP, ENDPOINT, protocol=TCP))
+    found = parsed(entry(VIP, ENDPOINT, protocol=Protocol.TCP))
     assert found.protocol is Protocol.TCP
     assert found.destination == packed(*VIP)
     assert found.reply_source == packed(*ENDPOINT)
@@ -72,7 +68,10 @@ def test_counters_are_there_where_the_kernel_counts() -> None:
 
 def test_what_is_not_understood_is_left_out() -> None:
     """Other protocols, other families, and a message that is cut short."""
-    icmp = codec.message(IPCTNL_MSG_CT_NEW, 0, 1, entry(VIP, ENDPOINT, protocol=1))
+    udp = codec.attr_u8(1, Protocol.UDP.number)
+    icmp = codec.message(
+        IPCTNL_MSG_CT_NEW, 0, 1, entry(VIP, ENDPOINT).replace(udp, codec.attr_u8(1, 1))
+    )
     assert parse_entries(icmp, Family.IPV4).entries == []
     assert parse_events(icmp) == []
     whole = codec.message(IPCTNL_MSG_CT_NEW, 0, 1, entry(VIP, ENDPOINT))
@@ -93,7 +92,7 @@ def test_an_event_says_whether_a_flow_has_come_or_gone() -> None:
 def test_the_kernel_lists_and_announces_entries() -> None:
     events = ConntrackEvents()
     six = (("fd00:96::2", 53), ("fd00:244::5", 5353))
-    insert(entry(VIP, ENDPOINT, protocol=TCP), entry(*six, zone=3))
+    insert_flows([flow(VIP, ENDPOINT, protocol=Protocol.TCP), flow(*six, zone=3)])
     found = list(events.read(100))
     events.close()
     assert [(e.family, e.is_new) for e in found] == [(Family.IPV4, True), (Family.IPV6, True)]
@@ -108,10 +107,10 @@ def test_the_kernel_lists_and_announces_entries() -> None:
 def test_lost_events_are_counted_and_the_buffer_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "FIRST_BUFFER", 4096)
     events = ConntrackEvents()
-    insert(*(entry(VIP, ENDPOINT, source_port=10000 + n) for n in range(300)))
+    insert_flows(flow(VIP, ENDPOINT, source_port=10000 + n) for n in range(300))
     seen = len(list(events.read(1000)))
     assert 0 < seen < 300
     assert events.overruns == 1
-    insert(*(entry(VIP, ENDPOINT, source_port=20000 + n) for n in range(4)))
+    insert_flows(flow(VIP, ENDPOINT, source_port=20000 + n) for n in range(4))
     assert len(list(events.read(1000))) == 4
     events.close()

@@ -6,14 +6,20 @@ import pytest
 from msgspec.structs import replace
 from tests.support.builders import endpoint, node, plan, port, service
 
+from kubeproxy.facts.address import pack_address
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family, Protocol
+from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.service import ServiceFacts
-from kubeproxy.plan.conntrack import StaleRules, is_stale, pack_socket, stale_rules
+from kubeproxy.plan.conntrack import flow_rules, pack_socket
 from kubeproxy.plan.types import ServicePlan
+from kubeproxy.sync.flow_debts import FlowDebts
+
+PlanChange = tuple[ServicePlan | None, ServicePlan | None]
 
 NODE = node(addresses=("127.0.0.1", "192.0.2.10"))
 SERVING = endpoint("10.244.1.102", 5514)
+NOT_SERVING = endpoint("10.244.1.102", 5514, ready=False, serving=False)
 
 
 def syslog(
@@ -31,8 +37,20 @@ def planned(*endpoints: Endpoint, facts: ServiceFacts | None = None) -> ServiceP
     return plan(facts or syslog(), endpoints, NODE)
 
 
-def stale(rules: StaleRules, destination: str, reply_source: str) -> bool:
-    return is_stale(packed(destination), packed(reply_source), rules)
+def owed(*changes: PlanChange, facts: NodeFacts = NODE) -> FlowDebts:
+    """What is owed after these service ports have changed, each from one plan to another."""
+    debts = FlowDebts()
+    debts.set_node_addresses(frozenset(map(pack_address, facts.node_port_addresses)))
+    for before, after in changes:
+        held = after or before
+        assert held is not None
+        debts.change(held.id, flow_rules(before))
+        debts.programmed(held.id, flow_rules(after), now=0)
+    return debts
+
+
+def stale(debts: FlowDebts, destination: str, reply_source: str) -> bool:
+    return debts.is_stale(Protocol.UDP, packed(destination), packed(reply_source))
 
 
 def packed(text: str) -> bytes:
@@ -58,65 +76,113 @@ def test_flows_to_a_frontend_must_go_to_a_serving_endpoint(
     destination: str, reply_source: str, expected: bool
 ) -> None:
     """Upstream's table, row by row."""
-    rules = stale_rules([(None, planned(SERVING))], NODE)
-    assert stale(rules, destination, reply_source) is expected
+    debts = owed((None, planned(SERVING)))
+    assert stale(debts, destination, reply_source) is expected
 
 
 def test_a_flow_to_a_foreign_host_on_a_node_port_number_is_kept() -> None:
     """Upstream deletes it; a node port is one of our own addresses, so we do not."""
-    rules = stale_rules([(None, planned(SERVING))], NODE)
-    assert not stale(rules, "203.0.113.250:30514", "203.0.113.250:30514")
+    debts = owed((None, planned(SERVING)))
+    assert not stale(debts, "203.0.113.250:30514", "203.0.113.250:30514")
 
 
 def test_a_node_port_counts_on_the_addresses_that_serve_node_ports() -> None:
     """An address outside nodePortAddresses does not belong to the Service."""
     restricted = replace(NODE, node_port_cidrs=("127.0.0.0/8",))
-    rules = stale_rules([(None, planned(SERVING))], restricted)
-    assert stale(rules, "127.0.0.1:30514", "10.244.9.9:5514")
-    assert not stale(rules, "192.0.2.10:30514", "10.244.9.9:5514")
+    debts = owed((None, planned(SERVING)), facts=restricted)
+    assert stale(debts, "127.0.0.1:30514", "10.244.9.9:5514")
+    assert not stale(debts, "192.0.2.10:30514", "10.244.9.9:5514")
 
 
 def test_a_terminating_endpoint_that_serves_keeps_its_flows() -> None:
     """Draining is what terminating is for."""
     draining = endpoint("10.244.1.102", 5514, ready=False, terminating=True)
-    rules = stale_rules([(None, planned(draining))], NODE)
-    assert not stale(rules, "10.96.90.2:514", "10.244.1.102:5514")
+    debts = owed((None, planned(draining)))
+    assert not stale(debts, "10.96.90.2:514", "10.244.1.102:5514")
 
 
-def test_without_serving_endpoints_flows_are_left_alone() -> None:
+def test_without_serving_endpoints_flows_to_those_that_exist_are_left_alone() -> None:
     """Like upstream: there is nowhere better to send them."""
-    gone = planned(endpoint("10.244.1.102", 5514, ready=False, serving=False))
-    assert not stale_rules([(planned(SERVING), gone)], NODE)
+    unready = planned(endpoint("10.244.1.102", 5514, ready=False, serving=False))
+    assert not owed((planned(SERVING), unready))
+
+
+@pytest.mark.parametrize("before", [planned(SERVING), planned(NOT_SERVING), None])
+def test_flows_to_the_last_endpoint_go_with_it(before: ServicePlan | None) -> None:
+    """Its address may be another pod's soon; upstream leaves them. Also after a restart."""
+    debts = owed((before, planned()))
+    assert stale(debts, "10.96.90.2:514", "10.244.1.102:5514")
+    assert not stale(debts, "10.96.90.2:514", "10.96.90.2:514")
+
+
+def test_of_two_endpoints_that_do_not_serve_one_is_removed() -> None:
+    other = endpoint("10.244.1.103", 5514, ready=False, serving=False)
+    debts = owed((planned(NOT_SERVING, other), planned(other)))
+    assert stale(debts, "10.96.90.2:514", "10.244.1.102:5514")
+    assert not stale(debts, "10.96.90.2:514", "10.244.1.103:5514")
+
+
+def test_one_more_endpoint_calls_for_nothing() -> None:
+    """The flows that exist go where they may go."""
+    assert not owed((planned(SERVING), planned(SERVING, endpoint("10.244.1.103", 5514))))
+
+
+def test_another_target_port_cuts_flows_to_the_old_one() -> None:
+    debts = owed((planned(SERVING), planned(endpoint("10.244.1.102", 5515))))
+    assert stale(debts, "10.96.90.2:514", "10.244.1.102:5514")
+    assert not stale(debts, "10.96.90.2:514", "10.244.1.102:5515")
+
+
+def test_another_port_and_node_port_cut_flows_to_the_old_ones() -> None:
+    moved = service(
+        "default/syslog",
+        cluster_ip="10.96.90.2",
+        ports=(port(515, protocol=Protocol.UDP, node_port=30515),),
+        external_ips=("203.0.113.99",),
+    )
+    debts = owed((planned(SERVING), planned(SERVING, facts=moved)))
+    for old in ("10.96.90.2:514", "203.0.113.99:514", "192.0.2.10:30514"):
+        assert stale(debts, old, "10.244.1.102:5514")
+    for new in ("10.96.90.2:515", "203.0.113.99:515", "192.0.2.10:30515"):
+        assert not stale(debts, new, "10.244.1.102:5514")
+        assert stale(debts, new, new)
+
+
+def test_a_policy_decides_about_new_flows_only() -> None:
+    """As upstream: one that goes to an endpoint of another node may go on there."""
+    remote = endpoint("10.244.2.5", 5514)
+    local = replace(syslog(), is_external_policy_local=True, is_internal_policy_local=True)
+    assert not owed((planned(remote), planned(remote, facts=local)))
 
 
 def test_the_first_endpoint_cuts_flows_that_went_nowhere() -> None:
     """A flow that began before the Service had endpoints was never translated."""
-    rules = stale_rules([(planned(), planned(SERVING))], NODE)
-    assert stale(rules, "10.96.90.2:514", "10.96.90.2:514")
+    debts = owed((planned(), planned(SERVING)))
+    assert stale(debts, "10.96.90.2:514", "10.96.90.2:514")
 
 
 def test_a_removed_service_takes_its_translated_flows_along() -> None:
     """Flows to its former endpoints go; untranslated ones, of other programs, stay."""
-    rules = stale_rules([(planned(SERVING), None)], NODE)
-    assert stale(rules, "10.96.90.2:514", "10.244.1.102:5514")
-    assert stale(rules, "192.0.2.10:30514", "10.244.1.102:5514")
-    assert not stale(rules, "10.96.90.2:514", "10.244.9.9:5514")
-    assert not stale(rules, "203.0.113.250:30514", "10.244.1.102:5514")
+    debts = owed((planned(SERVING), None))
+    assert stale(debts, "10.96.90.2:514", "10.244.1.102:5514")
+    assert stale(debts, "192.0.2.10:30514", "10.244.1.102:5514")
+    assert not stale(debts, "10.96.90.2:514", "10.244.9.9:5514")
+    assert not stale(debts, "203.0.113.250:30514", "10.244.1.102:5514")
 
 
 def test_a_removed_external_ip_takes_its_flows_along_and_no_others() -> None:
     """The other frontends of the port keep their flows to serving endpoints."""
     after = planned(SERVING, facts=syslog(external_ips=()))
-    rules = stale_rules([(planned(SERVING), after)], NODE)
-    assert stale(rules, "203.0.113.99:514", "10.244.1.102:5514")
-    assert not stale(rules, "10.96.90.2:514", "10.244.1.102:5514")
+    debts = owed((planned(SERVING), after))
+    assert stale(debts, "203.0.113.99:514", "10.244.1.102:5514")
+    assert not stale(debts, "10.96.90.2:514", "10.244.1.102:5514")
 
 
 def test_a_new_node_port_cuts_flows_that_went_to_the_node_itself() -> None:
     """A Service change cleans too, unlike upstream."""
     before = planned(SERVING, facts=syslog(node_port=0))
-    rules = stale_rules([(before, planned(SERVING))], NODE)
-    assert stale(rules, "192.0.2.10:30514", "192.0.2.10:30514")
+    debts = owed((before, planned(SERVING)))
+    assert stale(debts, "192.0.2.10:30514", "192.0.2.10:30514")
 
 
 def test_a_frontend_that_moved_to_another_service_follows_the_new_one() -> None:
@@ -127,22 +193,22 @@ def test_a_frontend_that_moved_to_another_service_follows_the_new_one() -> None:
         ports=(port(514, name="x", protocol=Protocol.UDP),),
     )
     after = planned(endpoint("10.244.5.5", 5514), SERVING, facts=moved)
-    rules = stale_rules([(planned(SERVING), None), (None, after)], NODE)
-    assert not stale(rules, "10.96.90.2:514", "10.244.1.102:5514")
-    assert stale(rules, "10.96.90.2:514", "10.244.9.9:5514")
+    debts = owed((planned(SERVING), None), (None, after))
+    assert not stale(debts, "10.96.90.2:514", "10.244.1.102:5514")
+    assert stale(debts, "10.96.90.2:514", "10.244.9.9:5514")
 
 
 def test_tcp_and_unchanged_ports_call_for_nothing() -> None:
     """Empty rules: the table need not be listed at all."""
     tcp = plan(service(), [endpoint()], NODE)
     same = planned(SERVING)
-    assert not stale_rules([(None, tcp), (tcp, None), (same, same)], NODE)
+    assert not owed((None, tcp), (tcp, None), (same, same))
 
 
 def test_hints_and_readiness_of_the_same_endpoints_call_for_nothing() -> None:
     """Where established flows may go has not changed."""
     other = endpoint("10.244.1.102", 5514, ready=False, zones=("a",))
-    assert not stale_rules([(planned(SERVING), planned(other))], NODE)
+    assert not owed((planned(SERVING), planned(other)))
 
 
 def test_ipv6_flows_are_judged_alike() -> None:
@@ -153,24 +219,34 @@ def test_ipv6_flows_are_judged_alike() -> None:
         cluster_ip="fd00:96::a",
         ports=(port(53, protocol=Protocol.UDP, node_port=30053),),
     )
-    rules = stale_rules([(None, plan(facts, [endpoint("fd00:244::5", 53)], six))], six)
-    assert stale(rules, "[fd00:96::a]:53", "[fd00:244::6]:53")
-    assert not stale(rules, "[fd00:96:0::a]:53", "[fd00:244::5]:53")
-    assert stale(rules, "[2001:db8:10::10]:30053", "[fd00:244::6]:53")
+    debts = owed((None, plan(facts, [endpoint("fd00:244::5", 53)], six)), facts=six)
+    assert stale(debts, "[fd00:96::a]:53", "[fd00:244::6]:53")
+    assert not stale(debts, "[fd00:96:0::a]:53", "[fd00:244::5]:53")
+    assert stale(debts, "[2001:db8:10::10]:30053", "[fd00:244::6]:53")
 
 
 def test_destinations_name_every_frontend() -> None:
     """They let the kernel filter; a port alone stands for any address."""
-    rules = stale_rules([(None, planned(SERVING))], NODE)
-    assert rules.destinations == {
+    debts = owed((None, planned(SERVING)))
+    assert debts.places(debts.due(Protocol.UDP, now=0)) == {
         packed("10.96.90.2:514"),
         packed("203.0.113.99:514"),
         (30514).to_bytes(2, "big"),
     }
 
 
+def test_addresses_are_those_of_frontends_and_for_node_ports_the_nodes() -> None:
+    """Flows to others need not be looked at."""
+    debts = owed((None, planned(SERVING)))
+    found = debts.addresses(debts.places(debts.due(Protocol.UDP, now=0)))
+    assert found == set(map(pack_address, ("10.96.90.2", "203.0.113.99", *NODE.addresses)))
+    without = owed((None, planned(SERVING, facts=syslog(external_ips=(), node_port=0))))
+    places = without.places(without.due(Protocol.UDP, now=0))
+    assert without.addresses(places) == {pack_address("10.96.90.2")}
+
+
 def test_a_newer_removal_wins_over_an_older_serving() -> None:
     """Both may be owed at once when no round succeeded in between."""
     served = planned(SERVING)
-    rules = stale_rules([(None, served), (served, None)], NODE)
-    assert stale(rules, "10.96.90.2:514", "10.244.1.102:5514")
+    debts = owed((None, served), (served, None))
+    assert stale(debts, "10.96.90.2:514", "10.244.1.102:5514")

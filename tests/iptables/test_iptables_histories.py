@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
 from tests.support.effort import examples
-from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
+from tests.support.engine_kit import FakeClock, RecordedRounds
 from tests.support.fake_xtables import FakeXtables
 
 from kpctl.places.scratch import scratch_namespace
@@ -229,7 +229,6 @@ async def test_a_refused_service_does_not_stop_the_others() -> None:
         node(),
         clock=clock,
         listener=RecordedRounds(),
-        clean_conntrack=FakeConntrack(),
     )
     store = engine.pipeline.store
     names = [f"a/s{number}" for number in range(9)]
@@ -262,7 +261,6 @@ async def test_a_tool_that_refuses_everything_is_not_asked_for_every_service(
         node(),
         clock=FakeClock(),
         listener=RecordedRounds(),
-        clean_conntrack=FakeConntrack(),
     )
     store = engine.pipeline.store
     if has_succeeded:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, service
-from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
+from tests.support.engine_kit import FakeClock, RecordedRounds
 from tests.support.waiting import limit, until_async
 
 from kpctl.places.scratch import scratch_namespace
@@ -44,7 +44,6 @@ def engine_of(backend: IptablesBackend, on: NodeFacts | None = None) -> Engine:
         on or node(backend.family),
         clock=FakeClock(),
         listener=RecordedRounds(),
-        clean_conntrack=FakeConntrack(),
     )
     engine.pipeline.store.set_service(service(node_port=30080, affinity_seconds=60))
     found = [endpoint("10.244.1.1"), endpoint("10.244.2.2")]
@@ -163,7 +162,6 @@ async def test_clean_up_of_both_families() -> None:
                 node(family),
                 clock=FakeClock(),
                 listener=RecordedRounds(),
-                clean_conntrack=FakeConntrack(),
             )
             await backend.start(engine.pipeline.node)
             assert (await engine.round()).failure_text == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, service
-from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
+from tests.support.engine_kit import FakeClock, RecordedRounds
 from tests.support.fake_xtables import FakeXtables
 
 from kpctl.bench import iptables as bench
@@ -29,7 +29,6 @@ class Cluster:
             node(),
             clock=FakeClock(),
             listener=RecordedRounds(),
-            clean_conntrack=FakeConntrack(),
         )
         for number in range(services):
             self.set_service(number)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
 from tests.support.effort import examples
-from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
+from tests.support.engine_kit import FakeClock, RecordedRounds
 from tests.support.fake_ipvs import FakeTables
 from tests.support.fake_xtables import FakeXtables
 
@@ -40,7 +40,6 @@ class Proxy:
             node(),
             clock=self.clock,
             listener=RecordedRounds(),
-            clean_conntrack=FakeConntrack(),
             times=EngineTimes(min_seconds=0),
         )
         self.store = self.engine.pipeline.store

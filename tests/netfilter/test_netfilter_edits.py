@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, service
-from tests.support.engine_kit import FakeConntrack, RecordedRounds
+from tests.support.engine_kit import RecordedRounds
 from tests.support.waiting import until_async, within_limit
 
 from kpctl.places.scratch import scratch_namespace
@@ -54,7 +54,6 @@ class Host:
             node(backend.family),
             clock=SystemClock(),
             listener=self.rounds,
-            clean_conntrack=FakeConntrack(),
             times=EngineTimes(min_seconds=0),
         )
         address, *pods = ENDPOINTS[backend.family]

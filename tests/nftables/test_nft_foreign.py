@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.builders import endpoint_slice, node
-from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
+from tests.support.engine_kit import FakeClock, RecordedRounds
 from tests.support.nft_kit import OPEN, all_kinds, lines, run
 from tests.support.worlds import SERVICE_CIDRS
 
@@ -89,7 +89,6 @@ class Daemon:
             node(family, service_cidrs=[SERVICE_CIDRS[family]]),
             clock=self.clock,
             listener=RecordedRounds(),
-            clean_conntrack=FakeConntrack(),
         )
         for number, (facts, endpoints) in enumerate(all_kinds(family)):
             self.engine.pipeline.store.set_service(facts)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, plans, service
-from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
+from tests.support.engine_kit import FakeClock, RecordedRounds
 from tests.support.fake_nft import FakeNft
 
 from kubeproxy.errors import Drifted, Rejected, Unsupported
@@ -203,7 +203,6 @@ async def test_one_bad_service_is_left_out_and_named() -> None:
         node(),
         clock=clock,
         listener=RecordedRounds(),
-        clean_conntrack=FakeConntrack(),
     )
     for number in range(20):
         name = f"default/svc-{number}"
@@ -224,7 +223,6 @@ def engine_over(kernel: FakeNft) -> Engine:
         node(),
         clock=FakeClock(),
         listener=RecordedRounds(),
-        clean_conntrack=FakeConntrack(),
     )
 
 

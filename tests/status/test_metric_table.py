@@ -39,6 +39,7 @@ config_last_reload_successful                        gauge - {ALL}
 distribution_info                                    gauge version,commit {ALL}
 drift_repairs_total                                  counter ip_family {ALL}
 rejected_objects_total                               counter kind {ALL}
+conntrack_owed_service_ports                         gauge ip_family {ALL}
 refused_service_ports                                gauge ip_family {ALL}
 sync_batch_failures_total                            counter ip_family {ALL}
 nftables_localhost_nodeport_listeners                gauge ip_family nftables

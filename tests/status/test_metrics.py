@@ -9,7 +9,7 @@ import pytest
 from kubeproxy.facts.ids import Family, Protocol, ServicePortId
 from kubeproxy.modes.base import Measure
 from kubeproxy.status.metrics import Metrics
-from kubeproxy.sync.report import Refusal, RoundReport
+from kubeproxy.sync.report import FlowReport, Refusal, RoundReport
 
 GOLDEN = Path(__file__).parent / "golden"
 V4, V6 = Family.IPV4, Family.IPV6
@@ -74,7 +74,8 @@ def test_golden_metrics(case: str) -> None:
 def test_golden_metrics_of_conntrack_and_missing_local_endpoints() -> None:
     """A reconciliation that deletes nothing still shows a zero; unused policies show zero."""
     metrics = Metrics("ipvs")
-    metrics.observe_round(RoundReport(V4, True, 1.7e9, 0.1, conntrack_seconds=0.001))
+    metrics.observe_round(RoundReport(V4, True, 1.7e9, 0.1))
+    metrics.observe_flows(FlowReport(V4, 1.7e9, 0.001))
     metrics.observe_round(RoundReport(V6, True, 1.7e9, 0.1))
     expected = (GOLDEN / "ipvs-multi-port-dns.txt").read_text().splitlines()
     assert set(expected) <= set(lines(metrics))
@@ -165,6 +166,16 @@ def test_counters_begin_at_zero(mode: str) -> None:
     found = lines(metrics)
     for name in ("conntrack_reconciler_deleted_entries_total", "drift_repairs_total"):
         assert f'kubeproxy_{name}{{ip_family="IPv4"}} 0' in found
+    assert not any("conntrack_reconciler_sync_duration_seconds_count" in line for line in found)
+
+
+def test_a_failed_search_for_stale_flows_counts_what_it_deleted_and_what_is_owed() -> None:
+    """As upstream, its duration is not observed."""
+    metrics = Metrics("nftables")
+    metrics.observe_flows(FlowReport(V4, 1.0, 0.1, deleted=3, owed=2, error="no buffer space"))
+    found = lines(metrics)
+    assert 'kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv4"} 3' in found
+    assert 'kubeproxy_conntrack_owed_service_ports{ip_family="IPv4"} 2' in found
     assert not any("conntrack_reconciler_sync_duration_seconds_count" in line for line in found)
 
 

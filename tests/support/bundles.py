@@ -68,7 +68,6 @@ def history() -> History:
             bytes_sent=900,
             refused=0,
             error="",
-            conntrack_deleted=0,
             latencies=1,
             worst_latency_seconds=0.02,
         )

@@ -5,11 +5,13 @@ Fakes of the kernel are elsewhere: `fake_backend` and the fakes of the modes.
 
 from __future__ import annotations
 
+import asyncio
+
 from kubeproxy.api import objects
-from kubeproxy.facts.ids import Family
-from kubeproxy.plan.conntrack import StaleRules
+from kubeproxy.facts.ids import Family, Protocol
+from kubeproxy.kernel.conntrack.table import Search, Searched
 from kubeproxy.sync.pipeline import Pipeline
-from kubeproxy.sync.report import RoundReport
+from kubeproxy.sync.report import FlowReport, RoundReport
 
 
 class FakeClock:
@@ -29,10 +31,11 @@ class FakeClock:
 
 
 class RecordedRounds:
-    """A `RoundListener` that records requests and reports."""
+    """A `RoundListener` and `FlowListener` that records requests and reports."""
 
     def __init__(self) -> None:
         self.reports: list[RoundReport] = []
+        self.flow_reports: list[FlowReport] = []
         self.requests: list[Family] = []
 
     def sync_requested(self, family: Family) -> None:
@@ -40,6 +43,9 @@ class RecordedRounds:
 
     async def round_finished(self, report: RoundReport, pipeline: Pipeline) -> None:
         self.reports.append(report)
+
+    def flows_cleaned(self, report: FlowReport) -> None:
+        self.flow_reports.append(report)
 
 
 class RecordedEvents:
@@ -74,11 +80,31 @@ class RecordedNodes:
 
 
 class FakeConntrack:
-    """A `ConntrackCleaner` that records the rules and reports one deleted flow each time."""
+    """A `DeleteStale` over a table of flows: (protocol, original destination, reply source).
+
+    A search ends in `error` if that is set, deletes nothing to the destinations in `refuse`, and
+    waits for `hold`.
+    """
 
     def __init__(self) -> None:
-        self.asked: list[StaleRules] = []
+        self.flows: list[tuple[Protocol, bytes, bytes]] = []
+        self.searches: list[Search] = []
+        self.error = ""
+        self.refuse: set[bytes] = set()
+        self.hold: asyncio.Event | None = None
 
-    async def __call__(self, family: Family, rules: StaleRules) -> int:
-        self.asked.append(rules)
-        return 1
+    async def __call__(self, search: Search) -> Searched:
+        self.searches.append(search)
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.error:
+            return Searched(error=self.error)
+        stale = [
+            (protocol, to, by)
+            for protocol, to, by in self.flows
+            if protocol is search.protocol and search.is_stale(to, by)
+        ]
+        refused = {to: "not permitted" for _, to, _ in stale if to in self.refuse}
+        deleted = [flow for flow in stale if flow[1] not in refused]
+        self.flows = [flow for flow in self.flows if flow not in deleted]
+        return Searched(len(deleted), refused)

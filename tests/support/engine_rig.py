@@ -6,7 +6,9 @@ from tests.support.builders import endpoint, endpoint_slice, node, service
 from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
 from tests.support.fake_backend import FakeBackend, FakeKernel
 
+from kubeproxy.facts.ids import Family
 from kubeproxy.sync.engine import Engine, EngineTimes
+from kubeproxy.sync.flows import FlowCleaner
 
 
 class Rig:
@@ -17,12 +19,15 @@ class Rig:
         self.clock = FakeClock()
         self.listener = RecordedRounds()
         self.conntrack = FakeConntrack()
+        self.flows = FlowCleaner(
+            Family.IPV4, self.conntrack, clock=self.clock, listener=self.listener
+        )
         self.engine = Engine(
             FakeBackend(kernel=self.kernel, batch_size=batch_size),
             node(),
             clock=self.clock,
             listener=self.listener,
-            clean_conntrack=self.conntrack,
+            flows=self.flows,
             times=EngineTimes(),
         )
         self.store = self.engine.pipeline.store

@@ -44,7 +44,7 @@ class FakeKernel:
         self.batches: list[Changes] = []
         self.reads = 0
         self.refuse: Callable[[Change[Item, Value]], bool] = lambda change: False
-        self.fail: KernelError | None = None
+        self.fail: BaseException | None = None
         self.cut_after: int | None = None
 
     def apply(self, changes: Changes) -> None:

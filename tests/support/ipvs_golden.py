@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from kpctl.look.offline import OfflineRequest, node_facts_by_family, settings_for
-from kpctl.look.quiet import IgnoreEvents, IgnoreRounds, keep_flows
+from kpctl.look.quiet import IgnoreEvents, IgnoreRounds
 from kubeproxy.api import objects
 from kubeproxy.api.manifests import ManifestSource
 from kubeproxy.api.source import Delete, Kind, Synced, Upsert
@@ -115,7 +115,6 @@ class GoldenProxy:
                 facts,
                 clock=self.clock,
                 listener=IgnoreRounds(),
-                clean_conntrack=keep_flows,
                 times=EngineTimes(min_seconds=0),
             )
             for family, facts in nodes.items()

@@ -123,7 +123,6 @@ def round_(*, error: str = "", latency: float = 0.0, seconds: float = 0.002) -> 
         bytes_sent=100,
         refused=0,
         error=error,
-        conntrack_deleted=0,
         latencies=1 if latency else 0,
         worst_latency_seconds=latency,
     )

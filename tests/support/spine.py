@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from tests.support.builders import NODE, node
 from tests.support.engine_kit import (
     FakeClock,
-    FakeConntrack,
     RecordedEvents,
     RecordedNodes,
     RecordedRounds,
@@ -53,7 +52,6 @@ class Spine:
         self.listener = RecordedRounds()
         self.counters = RecordedEvents()
         self.nodes = RecordedNodes()
-        self.conntrack = FakeConntrack()
         create = backend or (
             lambda family: FakeBackend(family, kernel=self.kernels[family], batch_size=batch_size)
         )
@@ -63,7 +61,6 @@ class Spine:
                 node(family),
                 clock=self.clock,
                 listener=self.listener,
-                clean_conntrack=self.conntrack,
                 times=EngineTimes(min_seconds=0),
             )
             for family in families

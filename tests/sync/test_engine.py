@@ -129,24 +129,6 @@ async def test_a_node_change_renders_everything_but_writes_only_differences() ->
     assert Listed("192.0.2.11") in rig.kernel.state
 
 
-async def test_udp_changes_forget_stale_flows_once_they_are_programmed() -> None:
-    rig = Rig()
-    dns = port(53, name="dns", protocol=Protocol.UDP)
-    rig.store.set_service(service("kube-system/dns", ports=[dns]))
-    rig.store.set_slice(
-        endpoint_slice("kube-system/dns", [endpoint()], port_name="dns", protocol=Protocol.UDP)
-    )
-    rig.kernel.fail = Busy("lock")
-    await rig.engine.round()
-    assert rig.conntrack.asked == []
-    rig.kernel.fail = None
-    report = await rig.engine.round()
-    assert len(rig.conntrack.asked) == 1
-    assert report.conntrack_deleted == 1
-    await rig.engine.round()
-    assert len(rig.conntrack.asked) == 1
-
-
 async def test_latency_is_measured_from_the_trigger_time_even_over_a_failure() -> None:
     rig = Rig()
     rig.fill()
@@ -224,8 +206,9 @@ async def test_a_round_with_a_refused_service_is_done_for_the_others() -> None:
     assert report.is_done and not report.is_success
     assert [str(refusal.owner) for refusal in report.refused] == ["default/web-17:dns/UDP"]
     assert report.programming_latencies == (10.0,)
-    (rules,) = rig.conntrack.asked
-    assert len(rules.serving) == 1
+    await rig.flows.clean()
+    (search,) = rig.conntrack.searches
+    assert len(search.destinations) == 1
     assert not (await rig.engine.round()).is_full
 
 
@@ -311,8 +294,9 @@ async def test_what_waits_for_a_success_stays_bounded() -> None:
     rig.kernel.fail = None
     report = await rig.engine.round()
     assert report.programming_latencies == (10.0,)
-    (rules,) = rig.conntrack.asked
-    assert len(rules.serving) == 1
+    await rig.flows.clean()
+    (search,) = rig.conntrack.searches
+    assert len(search.destinations) == 1
 
 
 async def test_differences_of_our_own_making_are_no_drift() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.support.builders import endpoint, endpoint_slice, node, service
-from tests.support.engine_kit import FakeConntrack, RecordedRounds
+from tests.support.engine_kit import RecordedRounds
 from tests.support.fake_backend import FakeBackend
 from tests.support.waiting import limit, until
 
@@ -20,7 +20,6 @@ def engine(backend: FakeBackend, listener: RecordedRounds) -> Engine:
         node(),
         clock=SystemClock(),
         listener=listener,
-        clean_conntrack=FakeConntrack(),
         times=EngineTimes(min_seconds=0.001, retry_seconds=0.01, max_seconds=3600),
     )
 
@@ -50,7 +49,6 @@ async def test_a_wrong_belief_is_corrected_at_once_and_not_after_the_retry_inter
         node(),
         clock=SystemClock(),
         listener=listener,
-        clean_conntrack=FakeConntrack(),
         times=EngineTimes(min_seconds=0.001, retry_seconds=3600, max_seconds=3600),
     )
 

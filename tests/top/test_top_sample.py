@@ -66,7 +66,7 @@ def test_what_does_not_fit_and_what_was_lost_is_said() -> None:
 
 
 def a_round(at: float, seconds: float, latency: float = 0.0) -> Round:
-    return Round(at, FOUR, False, seconds, 1, 1, 1, 1, 0, "", 0, int(latency > 0), latency)
+    return Round(at, FOUR, False, seconds, 1, 1, 1, 1, 0, "", int(latency > 0), latency)
 
 
 def test_rounds_of_the_interval_are_summed_and_the_slowest_change_named() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
-from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
+from tests.support.engine_kit import FakeClock, RecordedRounds
 from tests.support.fake_ipvs import FakeTables
 from tests.support.fake_xtables import FakeXtables
 
@@ -47,7 +47,6 @@ class Proxy:
             facts,
             clock=FakeClock(),
             listener=RecordedRounds(),
-            clean_conntrack=FakeConntrack(),
             times=EngineTimes(min_seconds=0),
         )
         store = self.engine.pipeline.store

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
+from tests.support.conntrack_kit import listed
 from tests.support.engine_kit import FakeClock, RecordedRounds
 from tests.support.waiting import until_async, within_limit
 
@@ -18,13 +19,14 @@ from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import Unsupported
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.kernel.conntrack.table import Conntrack, clean_udp
+from kubeproxy.kernel.conntrack.table import delete_stale
 from kubeproxy.modes.netfilter.options import ToolOptions
 from kubeproxy.modes.registry import load_mode
 from kubeproxy.modes.userspace.mode import UserspaceBackend
 from kubeproxy.modes.userspace.options import Options
-from kubeproxy.plan.conntrack import StaleRules, is_stale, pack_socket
+from kubeproxy.plan.conntrack import pack_socket
 from kubeproxy.sync.engine import Engine
+from kubeproxy.sync.flows import FlowCleaner
 
 pytestmark = pytest.mark.kernel
 
@@ -38,11 +40,6 @@ def sh(command: str) -> str:
     return subprocess.run(command, shell=True, check=True, capture_output=True, text=True).stdout
 
 
-async def clean(family: Family, rules: StaleRules) -> int:
-    cleaned = await clean_udp(family, lambda to, by: is_stale(to, by, rules), rules.destinations)
-    return cleaned.deleted
-
-
 class Host:
     """One family's engine on a host whose pods are addresses of its own."""
 
@@ -51,12 +48,14 @@ class Host:
         self.save = f"{'ip6tables' if family is Family.IPV6 else 'iptables'}-{variant}-save"
         options = Options(sync_period_seconds=0.2, tools=ToolOptions(variant=variant))
         self.backend = UserspaceBackend(family, options)
+        clock, listener = FakeClock(), RecordedRounds()
+        self.flows = FlowCleaner(family, delete_stale, clock=clock, listener=listener)
         self.engine = Engine(
             self.backend,
             self._facts(family),
-            clock=FakeClock(),
-            listener=RecordedRounds(),
-            clean_conntrack=clean,
+            clock=clock,
+            listener=listener,
+            flows=self.flows,
         )
         self.store = self.engine.pipeline.store
 
@@ -82,6 +81,7 @@ class Host:
     async def round(self) -> None:
         report = await self.engine.round()
         assert report.failure_text == ""
+        await self.flows.clean()
 
     def rules(self) -> list[str]:
         """Everything of ours, as the kernel has it."""
@@ -235,18 +235,18 @@ async def test_udp_flows_go_with_their_service(host: Host) -> None:
     await host.round()
     with socket.socket(host.backend.family.af, socket.SOCK_DGRAM) as client:
         client.sendto(b"?", (host.vip, 53))
-    assert pack_socket(host.vip, 53) in flows(host.backend.family)
+    assert pack_socket(host.vip, 53) in destinations(host)
     host.serve(host.other_pod)
     await host.round()
-    assert pack_socket(host.vip, 53) in flows(host.backend.family)
+    assert pack_socket(host.vip, 53) in destinations(host)
     host.store.delete_service(ServiceName("default", "web"))
     await host.round()
-    assert pack_socket(host.vip, 53) not in flows(host.backend.family)
+    assert pack_socket(host.vip, 53) not in destinations(host)
 
 
-def flows(family: Family) -> set[bytes]:
-    with Conntrack(family) as table:
-        return {flow.destination for flows in table.listing() for flow in flows}
+def destinations(host: Host) -> set[bytes]:
+    """Where the flows were sent that the kernel remembers."""
+    return {to for to, _ in listed(host.backend.family)}
 
 
 async def test_clean_up_removes_ours_and_only_ours(host: Host) -> None:

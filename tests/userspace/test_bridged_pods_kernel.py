@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, service
-from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
+from tests.support.engine_kit import FakeClock, RecordedRounds
 from tests.support.waiting import limit
 
 from kpctl.places.network import PrivateNetwork
@@ -96,7 +96,6 @@ async def backend(pod: PrivateNetwork) -> AsyncIterator[UserspaceBackend]:
         facts,
         clock=FakeClock(),
         listener=RecordedRounds(),
-        clean_conntrack=FakeConntrack(),
     )
     engine.pipeline.store.set_service(service(external_ips=(ELSEWHERE, ON_NODE)))
     engine.pipeline.store.set_slice(endpoint_slice(endpoints=[endpoint(ENDPOINT)]))

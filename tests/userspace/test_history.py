@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
 from tests.support.effort import examples
-from tests.support.engine_kit import FakeClock, FakeConntrack, RecordedRounds
+from tests.support.engine_kit import FakeClock, RecordedRounds
 from tests.support.fake_xtables import FakeXtables
 
 from kpctl.places.scratch import scratch_namespace
@@ -96,7 +96,6 @@ class Host:
             node(ip=NODE_IP, addresses=("127.0.0.1", NODE_IP)),
             clock=FakeClock(),
             listener=RecordedRounds(),
-            clean_conntrack=FakeConntrack(),
         )
 
     async def run(self, history: Sequence[Sequence[Event]]) -> State:

@@ -22,7 +22,7 @@ import msgspec
 from kpctl.bench.cluster import SPARE, service_json, service_name, slice_json, slice_name
 from kpctl.bench.facts import NODE, node
 from kpctl.bench.records import Size
-from kpctl.look.quiet import IgnoreEvents, IgnoreRounds, keep_flows
+from kpctl.look.quiet import IgnoreEvents, IgnoreRounds
 from kubeproxy.api import objects
 from kubeproxy.api.source import Delete, Event, Kind, Synced, Upsert
 from kubeproxy.config.flags import Extensions
@@ -148,7 +148,6 @@ class CountedMode:
             node(),
             clock=SystemClock(),
             listener=IgnoreRounds(),
-            clean_conntrack=keep_flows,
             times=EngineTimes(min_seconds=0),
         )
         events = _OwnEvents()

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from kpctl.bench.facts import endpoint, endpoint_slice, node, service
 from kpctl.bench.records import Size
-from kpctl.look.quiet import IgnoreRounds, keep_flows
+from kpctl.look.quiet import IgnoreRounds
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import Drifted
 from kubeproxy.facts.ids import Family
@@ -84,7 +84,6 @@ class Bench:
             node(large=True),
             clock=SystemClock(),
             listener=IgnoreRounds(),
-            clean_conntrack=keep_flows,
             times=EngineTimes(min_seconds=0),
         )
         for index in range(size.services):

@@ -22,7 +22,7 @@ from statistics import median
 import msgspec
 
 from kpctl.bench.facts import endpoint, endpoint_slice, node, service
-from kpctl.look.quiet import IgnoreRounds, keep_flows
+from kpctl.look.quiet import IgnoreRounds
 from kpctl.places.guest import GuestKernel
 from kpctl.places.netns import leave_namespace
 from kpctl.places.uml import UserModeKernel
@@ -159,7 +159,6 @@ async def _measure(services: int, endpoints: int) -> MessageCosts:
         node(),
         clock=SystemClock(),
         listener=IgnoreRounds(),
-        clean_conntrack=keep_flows,
         times=EngineTimes(min_seconds=0),
     )
     for index in range(services):

@@ -22,7 +22,7 @@ from msgspec import Struct
 from kpctl.bench.facts import endpoint, endpoint_slice, node, service
 from kpctl.bench.nftables_upstream import PlainService, upstream_table
 from kpctl.bench.records import Size
-from kpctl.look.quiet import IgnoreRounds, keep_flows
+from kpctl.look.quiet import IgnoreRounds
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.nftables import wire as nft
@@ -136,7 +136,6 @@ class Bench:
             node(),
             clock=SystemClock(),
             listener=IgnoreRounds(),
-            clean_conntrack=keep_flows,
             times=EngineTimes(min_seconds=min_seconds),
         )
         for index in range(size.services):

@@ -17,7 +17,7 @@ import msgspec
 
 from kpctl.bench.bulk import service_addresses, service_of, slice_of
 from kpctl.bench.facts import NODE, node
-from kpctl.look.quiet import IgnoreEvents, IgnoreRounds, PlanOnlyBackend, keep_flows
+from kpctl.look.quiet import IgnoreEvents, IgnoreRounds, PlanOnlyBackend
 from kubeproxy.api.source import Kind, Object, Synced, Upsert
 from kubeproxy.facts.ids import Family
 from kubeproxy.sync.clock import SystemClock
@@ -107,7 +107,6 @@ def _proxy() -> tuple[Engine, Intake]:
         node(),
         clock=clock,
         listener=IgnoreRounds(),
-        clean_conntrack=keep_flows,
     )
     intake = Intake(
         {Family.IPV4: engine},

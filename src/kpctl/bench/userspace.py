@@ -28,7 +28,7 @@ from statistics import median
 from msgspec import Struct
 
 from kpctl.bench.facts import endpoint, endpoint_slice, node, port, service
-from kpctl.look.quiet import IgnoreRounds, keep_flows
+from kpctl.look.quiet import IgnoreRounds
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import ToolMissing
 from kubeproxy.facts.ids import Family
@@ -138,7 +138,6 @@ class Host:
             facts,
             clock=SystemClock(),
             listener=IgnoreRounds(),
-            clean_conntrack=keep_flows,
         )
 
     async def start(self) -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from kubeproxy.facts.address import contained_in_any, join_host_port, unpack_address
 from kubeproxy.facts.ids import Family, Protocol, ServicePortId
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.kernel.conntrack.wire import ENDED_STATES
+from kubeproxy.kernel.conntrack.entries import ENDED_STATES
 from kubeproxy.plan.conntrack import PORT_BYTES
 from kubeproxy.plan.frontends import Frontends
 from kubeproxy.plan.types import ServicePlan

@@ -18,8 +18,8 @@ from kpctl.snapshot.types import Snapshot
 from kubeproxy.errors import ProxyError
 from kubeproxy.facts.ids import Family, ServicePortId
 from kubeproxy.inspection.types import CarriedConnections
+from kubeproxy.kernel.conntrack.entries import Entry
 from kubeproxy.kernel.conntrack.table import Conntrack
-from kubeproxy.kernel.conntrack.wire import Entry
 from kubeproxy.plan.frontends import Frontends
 from kubeproxy.plan.types import ServicePlan
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kpctl.look.exits import USAGE
-from kpctl.look.quiet import IgnoreEvents, IgnoreRounds, PlanOnlyBackend, keep_flows
+from kpctl.look.quiet import IgnoreEvents, IgnoreRounds, PlanOnlyBackend
 from kpctl.look.reading import read_objects
 from kubeproxy.api import objects
 from kubeproxy.api.decode import decode_node_ips, decode_pod_cidrs
@@ -211,7 +211,6 @@ def build_engines(
             facts,
             clock=clock,
             listener=IgnoreRounds(),
-            clean_conntrack=keep_flows,
             times=EngineTimes(min_seconds=0),
         )
         for family, facts in given.node_facts.items()

@@ -13,7 +13,6 @@ from kubeproxy.api import objects
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.modes.base import AnyFragment, AnyItem, AnySink, AnyValue, Backend, Owner
-from kubeproxy.plan.conntrack import StaleRules
 from kubeproxy.plan.types import ServicePlan
 from kubeproxy.sync.pipeline import Pipeline
 from kubeproxy.sync.report import RoundReport
@@ -47,11 +46,6 @@ class IgnoreEvents:
     def node_changed(self, node: objects.Node) -> None: ...
 
     def node_deleted(self) -> None: ...
-
-
-async def keep_flows(family: Family, rules: StaleRules) -> int:
-    """A `ConntrackCleaner` that deletes nothing."""
-    return 0
 
 
 class PlanOnlyBackend(Backend[AnyItem, AnyValue, None]):

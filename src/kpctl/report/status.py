@@ -114,6 +114,10 @@ def _troubles(status: Status, history: History) -> Iterator[str]:
         rounds = [r for r in history.rounds if r.family is family.family]
         if rounds and rounds[-1].error:
             yield f"{name}: the last round failed: {rounds[-1].error}"
+        searches = [s for s in history.flow_searches if s.family is family.family]
+        if searches and searches[-1].error:
+            ports = f"{searches[-1].owed} service ports"
+            yield f"{name}: stale flows of {ports} may still exist: {searches[-1].error}"
 
 
 def _family(status: FamilyStatus) -> FamilyReport:

@@ -17,8 +17,8 @@ from kpctl.connections.flows import end_text
 from kpctl.snapshot.client import Client
 from kpctl.top.sample import Traffic
 from kubeproxy.facts.ids import Family, ServicePortId
+from kubeproxy.kernel.conntrack.entries import Entry
 from kubeproxy.kernel.conntrack.table import Conntrack, ConntrackEvents
-from kubeproxy.kernel.conntrack.wire import Entry
 from kubeproxy.plan.frontends import Frontends
 
 EVENTS_SWITCH = Path("/proc/sys/net/netfilter/nf_conntrack_events")

@@ -13,12 +13,20 @@ from itertools import takewhile
 
 from kubeproxy.facts.endpoint import Endpoint, SliceFacts
 from kubeproxy.facts.ids import Family, ServiceName
-from kubeproxy.inspection.types import Changed, EndpointChange, Problem, Repair, Round
+from kubeproxy.inspection.types import (
+    Changed,
+    EndpointChange,
+    FlowSearch,
+    Problem,
+    Repair,
+    Round,
+)
 from kubeproxy.sync.clock import Clock
-from kubeproxy.sync.report import RoundReport
+from kubeproxy.sync.report import FlowReport, RoundReport
 
 MOST_ROUNDS = 300
 MOST_REPAIRS = 100
+MOST_SEARCHES = 100
 MOST_PROBLEMS = 100
 MOST_SERVICES = 1000
 """Of how many Services the last change is remembered: those that changed last."""
@@ -38,6 +46,7 @@ class Journal:
         self._is_listed = False
         self._rounds: deque[Round] = deque(maxlen=MOST_ROUNDS)
         self._repairs: deque[Repair] = deque(maxlen=MOST_REPAIRS)
+        self._searches: deque[FlowSearch] = deque(maxlen=MOST_SEARCHES)
         self._problems: dict[tuple[str, str, str], Problem] = {}
         self._changed: dict[ServiceName, tuple[int, float, tuple[str, ...]]] = {}
         """The last change of each Service with its revision, in the order of revisions."""
@@ -107,6 +116,18 @@ class Journal:
                 )
             )
 
+    def flows_cleaned(self, report: FlowReport) -> None:
+        self._searches.append(
+            FlowSearch(
+                at=report.finished_at,
+                family=report.family,
+                seconds=report.seconds,
+                deleted=report.deleted,
+                owed=report.owed,
+                error=report.error or next(iter(report.refused), ""),
+            )
+        )
+
     # --- what is shown ---
 
     def rounds(self) -> tuple[Round, ...]:
@@ -115,6 +136,9 @@ class Journal:
     def last_success(self, family: Family) -> float | None:
         """Return when a round of the family last succeeded."""
         return self._succeeded.get(family)
+
+    def flow_searches(self) -> tuple[FlowSearch, ...]:
+        return tuple(self._searches)
 
     def repairs(self) -> tuple[Repair, ...]:
         return tuple(self._repairs)
@@ -165,7 +189,6 @@ def _round_of(report: RoundReport) -> Round:
         bytes_sent=report.bytes_sent,
         refused=report.held_back,
         error=report.error,
-        conntrack_deleted=report.conntrack_deleted,
         latencies=len(report.programming_latencies),
         worst_latency_seconds=max(report.programming_latencies, default=0.0),
     )

@@ -109,6 +109,7 @@ class Pages:
             is_healthy=health is None or health.is_healthy,
             last_sync_at=self._journal.last_success(engine.family),
             refused=tuple(Refused(str(r.owner or ""), r.message) for r in refusals[:MOST_REFUSED]),
+            flows_owed=engine.flows_owed,
         )
 
     async def connections(self, most_flows: int) -> CarriedConnections:
@@ -120,7 +121,8 @@ class Pages:
         return CarriedConnections({f: carried for f, carried in found.items() if carried})
 
     def history(self) -> History:
-        return History(self._journal.rounds(), self._journal.repairs())
+        journal = self._journal
+        return History(journal.rounds(), journal.repairs(), journal.flow_searches())
 
     def changes(self, mark: str) -> Changes:
         """Return the Services that changed since a mark. One that means nothing here resets."""

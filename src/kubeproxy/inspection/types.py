@@ -24,7 +24,7 @@ VERSION = "v1"
 
 PATHS = {
     f"/{VERSION}/status": "the proxy as a whole: Status",
-    f"/{VERSION}/history": "the last rounds and repairs: History",
+    f"/{VERSION}/history": "the last rounds, repairs and searches for stale flows: History",
     f"/{VERSION}/services": "all Services, 100 at a time: Page; `?cursor=` takes its `next`",
     f"/{VERSION}/services/NAMESPACE/NAME": "one Service: a list of Held, one for each IP family",
     f"/{VERSION}/changes": "which Services changed: Changes; `?since=` takes an earlier mark",
@@ -78,9 +78,23 @@ class Round(Struct, frozen=True, gc=False):
     bytes_sent: int
     refused: int
     error: str
-    conntrack_deleted: int
     latencies: int
     worst_latency_seconds: float
+
+
+class FlowSearch(Struct, frozen=True, gc=False):
+    """One search for stale flows, beside the rounds.
+
+    `deleted` counts entries of the connection tracking table, `owed` service ports whose flows must
+    still be looked through.
+    """
+
+    at: float
+    family: Family
+    seconds: float
+    deleted: int
+    owed: int
+    error: str = ""
 
 
 class Repair(Struct, frozen=True, gc=False):
@@ -107,7 +121,11 @@ class Collection(Struct, frozen=True, gc=False):
 
 
 class FamilyStatus(Struct, frozen=True):
-    """One IP family. `queued` counts Services and slices with changes that no round has taken."""
+    """One IP family.
+
+    `queued` counts Services and slices with changes that no round has taken, `flows_owed` service
+    ports whose stale flows may not be deleted yet.
+    """
 
     family: Family
     node: NodeFacts
@@ -119,6 +137,7 @@ class FamilyStatus(Struct, frozen=True):
     is_healthy: bool
     last_sync_at: float | None
     refused: tuple[Refused, ...] = ()
+    flows_owed: int = 0
 
 
 class Status(Struct, frozen=True):
@@ -153,10 +172,11 @@ class CarriedConnections(Struct, frozen=True):
 
 
 class History(Struct, frozen=True):
-    """The last rounds and repairs, the oldest first."""
+    """The last rounds, repairs and searches for stale flows, the oldest first."""
 
     rounds: tuple[Round, ...]
     repairs: tuple[Repair, ...]
+    flow_searches: tuple[FlowSearch, ...] = ()
 
 
 class Held(Struct, frozen=True, omit_defaults=True):

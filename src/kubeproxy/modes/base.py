@@ -34,7 +34,7 @@ from kubeproxy.config.types import KubeProxyConfiguration
 from kubeproxy.facts.ids import Family, ServicePortId
 from kubeproxy.facts.ids import Protocol as TransportProtocol
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.plan.conntrack import PlanChange, StaleRules, stale_rules
+from kubeproxy.plan.conntrack import FlowRules, flow_rules
 from kubeproxy.plan.types import ServicePlan
 
 if TYPE_CHECKING:
@@ -322,12 +322,13 @@ class Backend(ABC, Generic[I, V, Options]):
         internal = sum(not plan.has_internal for plan in served)
         return internal, sum(not plan.has_external for plan in served)
 
-    def stale_flows(self, changes: Sequence[PlanChange], node: NodeFacts) -> StaleRules:
-        """Which UDP flows the kernel must forget after these service ports have changed.
+    def flow_rules(self, plan: ServicePlan | None, node: NodeFacts) -> FlowRules:
+        """What the UDP flows of a service port are like while the kernel has this plan.
 
-        A mode that translates flows to something other than endpoints overrides this.
+        Asked before a change for what was, and after it for what is. A mode that translates flows
+        to something other than endpoints overrides this.
         """
-        return stale_rules(changes, node)
+        return flow_rules(plan)
 
     def measures(self) -> Sequence[Measure]:
         """Figures for the metrics, asked after each round."""

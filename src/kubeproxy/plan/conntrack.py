@@ -1,106 +1,123 @@
-"""Which UDP flows the kernel remembers wrongly after service ports changed. Pure.
+"""What the flows of a service port must be like, and so which ones are stale. Pure.
 
 The kernel keeps sending an established flow where its first packet went. UDP has no handshake by
 which a client would notice that its endpoint is gone, or that a Service has appeared where its
 packets used to be lost, so such flows must be deleted. TCP and SCTP notice by themselves.
 
-Promises: rules come from the changed service ports alone, and none come from ports whose frontends
-and serving endpoints stayed the same. Leaves reading and deleting flows to others.
+    a frontend is    stale are flows to it that
+    SERVED           go to anything but the endpoints that serve it
+    EMPTY            were translated, but not to an endpoint that still exists: none serves
+    REMOVED          go to one of the endpoints it used to have
+
+Promises: rules come from the changed service port alone, and a change by which no flow can become
+stale calls for none. Leaves to others: what is owed since when (`sync.flow_debts`), and reading and
+deleting flows.
 
 Addresses and ports are compared as they stand in a flow: network byte order, packed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from enum import IntEnum
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from kubeproxy.facts.address import pack_address
 from kubeproxy.facts.ids import Protocol
-from kubeproxy.facts.node import NodeFacts
 from kubeproxy.plan.types import ServicePlan
 
 Socket: TypeAlias = bytes
-"""Packed address followed by packed port."""
+"""Packed address followed by packed port. A port alone is a node port, on any node address."""
 
 PORT_BYTES = 2
 
-PlanChange: TypeAlias = tuple[ServicePlan | None, ServicePlan | None]
-"""A service port before and after; None where there was or is none."""
+
+class Standing(IntEnum):
+    """What a frontend is at present. Of several claims to one place the highest one counts."""
+
+    REMOVED = 1
+    EMPTY = 2
+    SERVED = 3
 
 
-class StaleRules(Struct, frozen=True):
-    """What makes a flow stale; keys are where it was sent first, as packed address and port.
+class FlowRule(Struct, frozen=True, gc=False):
+    """What makes a flow to one frontend stale."""
 
-    `serving`: a flow to this frontend must go to one of these endpoints.
-    `removed`: a flow to this former frontend must not go to one of these, its former endpoints.
-    A key of a port alone is a node port, and holds for `node_addresses` only.
-    """
+    standing: Standing
+    endpoints: frozenset[Socket]
 
-    serving: Mapping[Socket, frozenset[Socket]] = {}
-    removed: Mapping[Socket, frozenset[Socket]] = {}
-    node_addresses: frozenset[bytes] = frozenset()
-
-    def __bool__(self) -> bool:
-        return bool(self.serving or self.removed)
-
-    @property
-    def destinations(self) -> frozenset[Socket]:
-        """Every frontend with a rule; a port alone stands for any address."""
-        return frozenset(self.serving.keys() | self.removed.keys())
+    def is_stale(self, destination: Socket, reply_source: Socket) -> bool:
+        """Must a flow that was sent to `destination` and is answered by `reply_source` go?"""
+        if self.standing is Standing.REMOVED:
+            return reply_source in self.endpoints
+        if self.standing is Standing.EMPTY and reply_source == destination:
+            # It was never translated, so it is not ours, and there is nowhere to send it.
+            return False
+        return reply_source not in self.endpoints
 
 
-def stale_rules(changes: Iterable[PlanChange], node: NodeFacts) -> StaleRules:
-    """The rules these changes call for; empty rules mean there is nothing to look for.
+FlowRules: TypeAlias = Mapping[Socket, FlowRule]
+"""The rules of one service port, by the place where flows were sent first."""
 
-    On start, and whenever what was before is not known, `before` is None for every service port.
-    """
-    serving: dict[Socket, frozenset[Socket]] = {}
-    removed: dict[Socket, frozenset[Socket]] = {}
-    for before, after in changes:
-        old, new = _frontends(before), _frontends(after)
-        if old == new:
-            continue
-        # Of several changes to one frontend the last one counts.
-        for frontend in old.keys() - new.keys():
-            removed[frontend] = old[frontend]
-            serving.pop(frontend, None)
-        serving |= {frontend: endpoints for frontend, endpoints in new.items() if endpoints}
-    addresses = frozenset(map(pack_address, node.node_port_addresses)) if serving or removed else ()
-    return StaleRules(serving, removed, frozenset(addresses))
+NO_FLOWS: FlowRules = {}
 
 
-def _frontends(plan: ServicePlan | None) -> dict[Socket, frozenset[Socket]]:
-    """Where flows of a UDP port arrive, and the endpoints they may go to.
+def flow_rules(plan: ServicePlan | None) -> FlowRules:
+    """What the flows of a UDP port must be like while this plan is programmed.
 
-    Traffic policies do not count: a flow may go on to any endpoint that still serves.
+    Traffic policies do not count: a flow may go on to any endpoint that still serves. If none does,
+    it may go on to those that exist, as there is nowhere better; but the address of an endpoint
+    that is gone may be another pod's soon.
     """
     if plan is None or plan.id.protocol is not Protocol.UDP:
-        return {}
-    endpoints = frozenset(pack_socket(e.address, e.port) for e in plan.serving)
-    return {pack_socket(f.address, f.port): endpoints for f in plan.frontends}
+        return NO_FLOWS
+    standing = Standing.SERVED if plan.serving else Standing.EMPTY
+    endpoints = plan.serving or plan.lingering
+    rule = FlowRule(standing, frozenset(pack_socket(e.address, e.port) for e in endpoints))
+    return {pack_socket(f.address, f.port): rule for f in plan.frontends}
 
 
-def is_stale(destination: Socket, reply_source: Socket, rules: StaleRules) -> bool:
-    """Must this UDP flow, sent to `destination` and answered by `reply_source`, be deleted?"""
-    stale = _is_stale_at(destination, reply_source, rules)
-    if stale is None and destination[:-PORT_BYTES] in rules.node_addresses:
-        stale = _is_stale_at(destination[-PORT_BYTES:], reply_source, rules)
-    return stale or False
+def may_leave_stale(former: FlowRules, now: FlowRules) -> bool:
+    """Can a flow be stale under the rules of now that was right, or none of ours, before?"""
+    return any(_is_narrower(rule, former.get(place)) for place, rule in now.items()) or any(
+        rule.endpoints and place not in now for place, rule in former.items()
+    )
 
 
-def _is_stale_at(frontend: Socket, reply_source: Socket, rules: StaleRules) -> bool | None:
-    """Apply the rules of one frontend. Return None if it has none.
+def _is_narrower(now: FlowRule, former: FlowRule | None) -> bool:
+    return former is None or former.standing < now.standing or not former.endpoints <= now.endpoints
 
-    A frontend that has a new owner is decided by that owner alone.
+
+def merge_former(older: FlowRules, newer: FlowRules) -> FlowRules:
+    """What flows may be like of which some began under the older rules and some under the newer.
+
+    The endpoints are all that either has. What only one of them has was not there all the time.
     """
-    serving = rules.serving.get(frontend)
-    if serving is not None:
-        return reply_source not in serving
-    removed = rules.removed.get(frontend)
-    return None if removed is None else reply_source in removed
+    return {
+        place: _merge_rules(older.get(place), newer.get(place))
+        for place in older.keys() | newer.keys()
+    }
+
+
+def _merge_rules(older: FlowRule | None, newer: FlowRule | None) -> FlowRule:
+    if older is None or newer is None:
+        held = older or newer
+        assert held is not None
+        return FlowRule(Standing.REMOVED, held.endpoints)
+    endpoints = older.endpoints | newer.endpoints
+    return FlowRule(min(older.standing, newer.standing), endpoints)
+
+
+def owed_rules(former: FlowRules, now: FlowRules) -> FlowRules:
+    """The rules by which flows that began under the former ones are found stale or right."""
+    removed = {
+        place: FlowRule(Standing.REMOVED, rule.endpoints)
+        for place, rule in former.items()
+        if rule.endpoints and place not in now
+    }
+    return {**removed, **now}
 
 
 def pack_socket(address: str, port: int) -> Socket:

@@ -56,6 +56,7 @@ def _plan_port(
         node_name=node.name,
         zone=node.zone,
     )
+    serving, lingering = _flow_endpoints(port, endpoints)
     return ServicePlan(
         id=service.port_id(port),
         cluster_ip=service.cluster_ip,
@@ -73,7 +74,8 @@ def _plan_port(
         uses_cluster_pool=uses_cluster,
         uses_local_pool=uses_local,
         health_check_node_port=service.health_check_node_port,
-        serving=_serving(port, endpoints),
+        serving=serving,
+        lingering=lingering,
         endpoint_count=len(endpoints),
         hairpin=tuple(e for e in endpoints if e.is_local),
         excluded=(*excluded_endpoints(endpoints, choice), *_unused_addresses(service, node)),
@@ -81,11 +83,17 @@ def _plan_port(
     )
 
 
-def _serving(port: PortFacts, endpoints: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
-    """Only UDP flows are ever cut: TCP and SCTP peers notice a dead endpoint by themselves."""
+def _flow_endpoints(
+    port: PortFacts, endpoints: tuple[Endpoint, ...]
+) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
+    """Return the endpoints that serve, and all that exist if none does.
+
+    Only UDP flows are ever cut: TCP and SCTP peers notice a dead endpoint by themselves.
+    """
     if port.protocol is not Protocol.UDP:
-        return ()
-    return tuple(e for e in endpoints if e.is_serving)
+        return (), ()
+    serving = tuple(e for e in endpoints if e.is_serving)
+    return serving, () if serving else endpoints
 
 
 def _is_externally_accessible(service: ServiceFacts, port: PortFacts) -> bool:

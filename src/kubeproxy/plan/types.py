@@ -101,9 +101,10 @@ class ServicePlan(Struct, frozen=True, gc=False):
     `cluster` and `local` are the pools that frontends name; `reachable` is their union, in
     canonical order. `is_externally_accessible` holds even if external IPs are switched off,
     because upstream's rules show it. `serving`, for UDP only, are the endpoints to which an
-    established flow may go on, whatever policy chose for new ones. `endpoint_count` counts all
-    endpoints that are known, usable or not. `hairpin` are those on this node, usable or not: each
-    of them may reach itself through a frontend.
+    established flow may go on, whatever policy chose for new ones; `lingering` are those that exist
+    while none serves. `endpoint_count` counts all endpoints that are known, usable or not.
+    `hairpin` are those on this node, usable or not: each of them may reach itself through a
+    frontend.
     """
 
     id: ServicePortId
@@ -123,6 +124,7 @@ class ServicePlan(Struct, frozen=True, gc=False):
     uses_local_pool: bool = False
     health_check_node_port: int = 0
     serving: tuple[Endpoint, ...] = ()
+    lingering: tuple[Endpoint, ...] = ()
     endpoint_count: int = 0
     hairpin: tuple[Endpoint, ...] = ()
     excluded: tuple[Excluded, ...] = ()

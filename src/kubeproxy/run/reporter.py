@@ -1,6 +1,6 @@
-"""What a round's outcome means outside the engine: log lines, metrics, health, events.
+"""What the outcome of rounds and searches means outside: log lines, metrics, health, events.
 
-Everything is computed from the round's report. Nothing here decides what is programmed.
+Everything is computed from their reports. Nothing here decides what is programmed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.inspection.journal import Journal
 from kubeproxy.logs import get_logger
+from kubeproxy.logs.limit import LogLimit
 from kubeproxy.status.event_series import NORMAL, WARNING, Reference, service_reference
 from kubeproxy.status.events import Recorder
 from kubeproxy.status.health import ProxyHealth
@@ -20,7 +21,7 @@ from kubeproxy.status.metrics import Metrics
 from kubeproxy.status.service_health import ServiceHealth
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.pipeline import Pipeline
-from kubeproxy.sync.report import Refusal, RoundReport
+from kubeproxy.sync.report import FlowReport, Refusal, RoundReport
 
 logger = get_logger(__name__)
 
@@ -50,6 +51,7 @@ class Reporter:
         self._journal = journal
         self._not_yet_synced = set(service_health)
         self._first_sync_done = first_sync_done
+        self._flow_log = LogLimit()
 
     def started(self, nodes: Mapping[Family, NodeFacts]) -> None:
         """Report that the sync loops start.
@@ -84,6 +86,22 @@ class Reporter:
             await ports.sync_services(pipeline.health_check_ports)
             ports.sync_endpoints(pipeline.local_ready)
             self._note_first_sync(report.family)
+
+    def flows_cleaned(self, report: FlowReport) -> None:
+        self._metrics.observe_flows(report)
+        self._journal.flows_cleaned(report)
+        family = report.family.value
+        if report.error and self._flow_log.is_due(report.error):
+            logger.error(report.error, "Failed to list conntrack entries", ipFamily=family)
+        for problem in filter(self._flow_log.is_due, report.refused):
+            logger.error(problem, "Failed to delete conntrack entries", ipFamily=family)
+        logger.v(2).info(
+            "Stale flows deleted",
+            ipFamily=family,
+            elapsed=f"{report.seconds * 1000:.3f}ms",
+            entries=report.deleted,
+            owed=report.owed,
+        )
 
     def _note_first_sync(self, family: Family) -> None:
         if family in self._not_yet_synced:

@@ -12,8 +12,8 @@ from collections.abc import Collection
 
 from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family
+from kubeproxy.kernel.conntrack.entries import Event
 from kubeproxy.kernel.conntrack.table import ConntrackEvents
-from kubeproxy.kernel.conntrack.wire import Event
 from kubeproxy.logs import get_logger
 from kubeproxy.modes.base import RefusedPackets
 from kubeproxy.plan.frontends import Frontends

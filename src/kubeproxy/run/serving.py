@@ -26,12 +26,11 @@ from kubeproxy.facts.node import SERVICE_LINK, NodeFacts
 from kubeproxy.inspection.journal import Journal
 from kubeproxy.inspection.pages import Pages
 from kubeproxy.inspection.server import InspectionServer, inspection_handler
-from kubeproxy.kernel.conntrack.table import clean_udp
+from kubeproxy.kernel.conntrack.table import delete_stale
 from kubeproxy.kernel.route.table import host_addresses, watch_addresses
 from kubeproxy.logs import get_logger
 from kubeproxy.logs.limit import LogLimit
 from kubeproxy.modes.base import AnyBackend, AnyMode, DriftListener
-from kubeproxy.plan.conntrack import StaleRules, is_stale
 from kubeproxy.run.about import build_info, pages, service_summary
 from kubeproxy.run.notify import Notifier
 from kubeproxy.run.prepare import Prepared
@@ -51,6 +50,7 @@ from kubeproxy.status.service_events import ServiceEvents
 from kubeproxy.status.service_health import ServiceHealth
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.engine import FULL_SYNC_SECONDS, Engine, EngineTimes
+from kubeproxy.sync.flows import FlowCleaner, RoundsFirst
 from kubeproxy.sync.intake import Intake
 from kubeproxy.version import COMMIT, PACKAGE_VERSION
 
@@ -116,13 +116,20 @@ class Proxy:
         )
         has_events = settings.extensions.is_on("service-events")
         service_events = ServiceEvents(self._recorder) if has_events else None
+        turns = RoundsFirst()
+        self._flows = {
+            family: FlowCleaner(
+                family, delete_stale, clock=clock, listener=self._reporter, turns=turns
+            )
+            for family in nodes
+        }
         self._engines = {
             family: Engine(
                 prepared.backends[family],
                 node,
                 clock=clock,
                 listener=self._reporter,
-                clean_conntrack=clean_stale_flows,
+                flows=self._flows[family],
                 times=_times(settings, mode),
                 plan_listener=service_events,
             )
@@ -219,6 +226,7 @@ class Proxy:
             work.append(ServiceMetrics(counters, self._engines.values()).run())
         for family, engine in self._engines.items():
             work.append(engine.run())
+            work.append(self._flows[family].run())
             work.append(keep_watching(self._prepared.backends[family].watch, engine.report_drift))
         return work
 
@@ -371,20 +379,6 @@ class _PacketCounts:
     def read(self, name: str) -> int | None:
         found = [backend.packet_count(name) for backend in self._backends]
         return next((count for count in found if count is not None), None)
-
-
-async def clean_stale_flows(family: Family, rules: StaleRules) -> int:
-    """Delete the UDP flows that these rules call stale. Return how many; failures are logged."""
-    try:
-        cleaned = await clean_udp(
-            family, lambda to, answers: is_stale(to, answers, rules), rules.destinations
-        )
-    except KernelError as error:
-        logger.error(error, "Failed to list conntrack entries", ipFamily=family.value)
-        return 0
-    for problem in cleaned.problems:
-        logger.error(problem, "Failed to delete conntrack entries", ipFamily=family.value)
-    return cleaned.deleted
 
 
 def _first(errors: BaseExceptionGroup[ProxyError]) -> ProxyError:

@@ -405,6 +405,12 @@ EXTENSIONS = (
         ("kind",),
     ),
     MetricSpec(
+        "kubeproxy_conntrack_owed_service_ports",
+        "gauge",
+        "Service ports whose stale flows could not be looked for or deleted yet; tried again",
+        _FAMILY,
+    ),
+    MetricSpec(
         "kubeproxy_refused_service_ports",
         "gauge",
         "Service ports that the kernel refuses at present; they are retried with a growing pause",

@@ -19,7 +19,7 @@ from kubeproxy.status.exposition import encode, negotiate
 from kubeproxy.status.metric_table import SLIS, TABLE, MetricSpec
 from kubeproxy.status.process import ProcessCollector
 from kubeproxy.status.service_counters import ServiceCounters
-from kubeproxy.sync.report import RoundReport
+from kubeproxy.sync.report import FlowReport, RoundReport
 
 Live: TypeAlias = Counter | Gauge | Histogram
 
@@ -136,18 +136,21 @@ class Metrics:
             else "kubeproxy_sync_partial_proxy_rules_duration_seconds"
         )
         self.observe(by_extent, seconds, ip_family=family)
-        if report.conntrack_seconds is not None:
-            self.observe(
-                "kubeproxy_conntrack_reconciler_sync_duration_seconds",
-                report.conntrack_seconds,
-                ip_family=family,
-            )
-        # Also if there was nothing to look for: a counter that begins at 0 shows its first rise.
+        # Here, too, where nothing is deleted: a counter that begins at 0 shows its first rise.
+        self.add("kubeproxy_conntrack_reconciler_deleted_entries_total", 0, ip_family=family)
+
+    def observe_flows(self, report: FlowReport) -> None:
+        """Record the outcome of a search for stale flows."""
+        family = report.family.value
+        if not report.error:
+            name = "kubeproxy_conntrack_reconciler_sync_duration_seconds"
+            self.observe(name, report.seconds, ip_family=family)
         self.add(
             "kubeproxy_conntrack_reconciler_deleted_entries_total",
-            report.conntrack_deleted,
+            report.deleted,
             ip_family=family,
         )
+        self.set("kubeproxy_conntrack_owed_service_ports", report.owed, ip_family=family)
 
     def _observe_done(self, report: RoundReport, family: str) -> None:
         self.set(

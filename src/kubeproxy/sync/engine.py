@@ -5,7 +5,7 @@ The engine owns the order of effects and the policy for errors; what to do is de
     one round    read the kernel   at start, after a failure, on drift, hourly; else not at all
                  recompute         facts → plans → fragments → ledger (`pipeline`; no waiting)
                  apply             additions over the sinks forward, removals backward
-                 report            metrics, health, logs; stale UDP flows are deleted
+                 report            metrics, health, logs; which service ports may have stale flows
 
     errors       Rejected   split by owner until the culprit stands alone; the rest goes through,
                             and the round is done. The culprit is held back and retried (`refused`)
@@ -18,8 +18,9 @@ Nothing is replayed after a failure: the difference is computed again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
+from typing import Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -30,9 +31,9 @@ from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.modes.base import SCAFFOLD, AnyBackend, AnyChange, AnyFragment, AnySink, Owner
-from kubeproxy.plan.conntrack import PlanChange, StaleRules
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.edits import edits_of
+from kubeproxy.sync.flows import FlowCleaner
 from kubeproxy.sync.pipeline import Pipeline, PlanListener, Recomputed
 from kubeproxy.sync.refused import RefusedOwners
 from kubeproxy.sync.report import Refusal, RoundReport
@@ -51,9 +52,6 @@ MOST_DRIFT_TEXT = 500
 """How much is kept of what several watchers notice before a round repairs it."""
 
 _NOTHING: AnyFragment = {}
-
-ConntrackCleaner: TypeAlias = Callable[[Family, StaleRules], Awaitable[int]]
-"""Deletes the flows that these rules call stale. Returns how many."""
 
 
 class RoundListener(Protocol):
@@ -103,17 +101,18 @@ class Engine:
         *,
         clock: Clock,
         listener: RoundListener,
-        clean_conntrack: ConntrackCleaner,
+        flows: FlowCleaner | None = None,
         times: EngineTimes | None = None,
         plan_listener: PlanListener | None = None,
     ) -> None:
+        """`flows` deletes those that become stale; without it they are left alone."""
         times = times or EngineTimes()
         self.family = backend.family
         self.pipeline = Pipeline(backend, node, listener=plan_listener)
         self.backend = backend
         self._clock = clock
         self._listener = listener
-        self._clean_conntrack = clean_conntrack
+        self._flows = flows
         self._runner = Runner(
             f"{self.family.value} sync",
             min_seconds=times.min_seconds,
@@ -130,8 +129,7 @@ class Engine:
         self._tick_at = float("inf")
         self._refused = RefusedOwners(self._wanted_by)
         self._has_failed = False
-        # One entry per service port and per Service at most, however long nothing succeeds.
-        self._stale_candidates: dict[Owner, PlanChange] = {}
+        # One entry per Service at most, however long nothing succeeds.
         self._trigger_times: dict[ServiceName, tuple[float, ...]] = {}
 
     # --- facts, from the intake ---
@@ -186,6 +184,11 @@ class Engine:
         """Everything that is not programmed as it should be at present, and why."""
         faults = [Refusal(*fault) for fault in self.pipeline.faults.items()]
         return [*faults, *(Refusal(*refused) for refused in self._refused.reasons())]
+
+    @property
+    def flows_owed(self) -> int:
+        """Service ports whose stale flows may not be deleted yet."""
+        return len(self._flows.debts) if self._flows else 0
 
     # --- requests for rounds ---
 
@@ -246,7 +249,8 @@ class Engine:
         self._runner.begin()
         started = self._clock.monotonic()
         is_full = self._is_read_due(started)
-        report = await self._attempt(started, is_full=is_full)
+        with self._flows.turns.round() if self._flows else nullcontext():
+            report = await self._attempt(started, is_full=is_full)
         finished = self._clock.monotonic()
         if report.is_done and is_full:
             self._last_full = finished
@@ -287,7 +291,7 @@ class Engine:
             if isinstance(failure, Drifted) and not is_full:
                 # Only our belief was wrong: look again at once, not after the retry interval.
                 self._runner.request()
-        return await self._report(
+        return self._report(
             RoundReport(
                 family=self.family,
                 is_full=is_full,
@@ -307,12 +311,11 @@ class Engine:
         )
 
     def _remember(self, recomputed: Recomputed) -> None:
-        """Keep stale candidates and trigger times until their owner is programmed."""
-        for before, after in recomputed.udp_changes:
-            changed = after or before
-            assert changed is not None
-            first = self._stale_candidates.get(changed.id, (before, None))[0]
-            self._stale_candidates[changed.id] = (first, after)
+        """Keep what flows were like, and trigger times, until their owner is programmed."""
+        if self._flows is not None:
+            for owner, before in recomputed.udp_changes:
+                former = self.backend.flow_rules(before, self.pipeline.node)
+                self._flows.debts.change(owner, former)
         for name, times in recomputed.trigger_times.items():
             # Of a Service that waits already the oldest change is the one that counts.
             self._trigger_times.setdefault(name, times)
@@ -430,20 +433,18 @@ class Engine:
 
     # --- after applying ---
 
-    async def _report(self, report: RoundReport) -> RoundReport:
+    def _report(self, report: RoundReport) -> RoundReport:
         measures = tuple(self.backend.measures())
         if not report.is_done:
             return replace(report, measures=measures)
         latencies = self._take_latencies(report.finished_at)
-        seconds, deleted = await self._delete_stale_flows()
+        self._hand_over_flows()
         return replace(
             report,
             measures=measures,
             programming_latencies=latencies,
             no_local_internal=self.pipeline.no_local_internal,
             no_local_external=self.pipeline.no_local_external,
-            conntrack_seconds=seconds,
-            conntrack_deleted=deleted,
         )
 
     def _take_latencies(self, finished_at: float) -> tuple[float, ...]:
@@ -452,17 +453,19 @@ class Engine:
         done = [name for name in self._trigger_times if name not in waiting]
         return tuple(finished_at - time for name in done for time in self._trigger_times.pop(name))
 
-    async def _delete_stale_flows(self) -> tuple[float | None, int]:
-        """Delete stale flows of every service port but those that are refused: theirs stay owed."""
-        waiting = self._refused.owners()
-        owners = [owner for owner in self._stale_candidates if owner not in waiting]
-        changes = [self._stale_candidates.pop(owner) for owner in owners]
-        rules = self.backend.stale_flows(changes, self.pipeline.node)
-        if not rules:
-            return None, 0
-        started = self._clock.monotonic()
-        deleted = await self._clean_conntrack(self.family, rules)
-        return self._clock.monotonic() - started, deleted
+    def _hand_over_flows(self) -> None:
+        """Hand over the service ports that are programmed now; refused ones go on waiting."""
+        if self._flows is None:
+            return
+        waiting, node = self._refused.owners(), self.pipeline.node
+        self._flows.programmed(
+            {
+                owner: self.backend.flow_rules(self.pipeline.plan_of(owner), node)
+                for owner in self._flows.debts.changing()
+                if owner not in waiting
+            },
+            node,
+        )
 
 
 def _as_kernel_error(error: Exception) -> KernelError:

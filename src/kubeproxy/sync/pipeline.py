@@ -30,7 +30,6 @@ from kubeproxy.modes.base import (
     AnyValue,
     Owner,
 )
-from kubeproxy.plan.conntrack import PlanChange
 from kubeproxy.plan.frontends import Frontends
 from kubeproxy.plan.service import plan_service
 from kubeproxy.plan.types import ServicePlan
@@ -44,7 +43,8 @@ class Recomputed(Struct, frozen=True):
     """What one pass over the dirty services did."""
 
     services: int = 0
-    udp_changes: tuple[PlanChange, ...] = ()
+    udp_changes: tuple[tuple[Owner, ServicePlan | None], ...] = ()
+    """UDP ports whose plan is another one now, each with the plan of before."""
     trigger_times: Mapping[ServiceName, tuple[float, ...]] = {}
     faults: Mapping[ServiceName, str] = {}
 
@@ -125,6 +125,9 @@ class Pipeline:
 
     def plans_of(self, name: ServiceName) -> tuple[ServicePlan, ...]:
         return self._plans.get(name, ())
+
+    def plan_of(self, owner: Owner) -> ServicePlan | None:
+        return next((plan for plan in self.plans_of(owner.service) if plan.id == owner), None)
 
     @property
     def service_total(self) -> int:
@@ -291,9 +294,9 @@ def count_local_ready(endpoints: Mapping[PortKey, tuple[Endpoint, ...]]) -> int:
 
 def _udp_changes(
     before: tuple[ServicePlan, ...], after: tuple[ServicePlan, ...]
-) -> Iterable[PlanChange]:
+) -> Iterable[tuple[Owner, ServicePlan | None]]:
     old = {plan.id: plan for plan in before if plan.id.protocol is TransportProtocol.UDP}
     new = {plan.id: plan for plan in after if plan.id.protocol is TransportProtocol.UDP}
     for key in old.keys() | new.keys():
         if old.get(key) != new.get(key):
-            yield old.get(key), new.get(key)
+            yield key, old.get(key)

@@ -1,4 +1,4 @@
-"""What happened in one round of the engine: an immutable value that `status` reads."""
+"""What happened in one round, or in one search for stale flows: values that `status` reads."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Refusal(Struct, frozen=True):
 class RoundReport(Struct, frozen=True):
     """The outcome of one round.
 
-    `finished_at` is wall clock time in seconds; `duration_seconds` and `conntrack_seconds` are
-    spans of steady time. `programming_latencies` are the seconds from each EndpointSlice trigger
-    time to the end of this round, of the Services that are programmed now.
+    `finished_at` is wall clock time in seconds, `duration_seconds` a span of steady time.
+    `programming_latencies` are the seconds from each EndpointSlice trigger time to the end of this
+    round, of the Services that are programmed now.
 
     `drifted_items` counts items that another process changed, `drift` is what was noticed of it,
     and `drifted_lines` shows the first of them as a diff from what was found to what is wanted.
@@ -60,8 +60,6 @@ class RoundReport(Struct, frozen=True):
     programming_latencies: tuple[float, ...] = ()
     no_local_internal: int = 0
     no_local_external: int = 0
-    conntrack_seconds: float | None = None
-    conntrack_deleted: int = 0
     measures: tuple[Measure, ...] = ()
 
     @property
@@ -77,3 +75,19 @@ class RoundReport(Struct, frozen=True):
     def failure_text(self) -> str:
         """What went wrong, for people; empty after a success."""
         return "; ".join(filter(None, (self.error, *(refusal.text for refusal in self.refused))))
+
+
+class FlowReport(Struct, frozen=True):
+    """The outcome of one search for stale flows.
+
+    `owed` counts the service ports whose flows must still be looked through. `error` is why not the
+    whole table was seen, and `refused` why some flows could not be deleted.
+    """
+
+    family: Family
+    finished_at: float
+    seconds: float
+    deleted: int = 0
+    owed: int = 0
+    error: str = ""
+    refused: tuple[str, ...] = ()

@@ -1,33 +1,40 @@
-"""Connection tracking over ctnetlink: delete UDP flows, list entries, follow events.
+"""Connection tracking over ctnetlink: look for stale flows and delete them, list, follow events.
 
 Why: after endpoints change, established UDP flows keep going where they went (`plan.conntrack`
 decides which are wrong). Promises: an entry is deleted by its own tuple and id, without listing
-twice, and a new flow between the same ends has another id. The event loop is given a turn after
-every datagram, so a table of a million entries does not stall it, and entries are examined as they
-arrive, not collected. Events that the kernel dropped because they were not read in time are
-counted. Leaves to others: which flows are stale, and what entries mean.
+twice, and a new flow between the same ends has another id. A search is done in another thread, a
+few datagrams at a time: the kernel's part needs no Python, and parsing a datagram takes a fraction
+of a millisecond, so a table of a million entries does not stall the event loop. What a datagram
+holds is deleted before the next one is read: memory does not grow with the table or with what is
+stale. Events that the kernel dropped because they were not read in time are counted. Leaves to
+others: which flows are stale, what entries mean, and what to do when a search fails.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno as errnos
-from collections.abc import Callable, Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
 
-from kubeproxy.facts.ids import Family
+from kubeproxy.errors import Busy, KernelError
+from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.kernel.conntrack import wire
-from kubeproxy.kernel.conntrack.wire import (
-    NFNLGRP_CONNTRACK_DESTROY,
-    NFNLGRP_CONNTRACK_NEW,
+from kubeproxy.kernel.conntrack.entries import (
     Entry,
     Event,
-    Flow,
     format_dump,
     parse_entries,
     parse_events,
+)
+from kubeproxy.kernel.conntrack.wire import (
+    NFNLGRP_CONNTRACK_DESTROY,
+    NFNLGRP_CONNTRACK_NEW,
+    Flow,
+    ListingPart,
 )
 from kubeproxy.kernel.netlink import codec
 from kubeproxy.kernel.netlink.socket import (
@@ -37,49 +44,109 @@ from kubeproxy.kernel.netlink.socket import (
     Overrun,
     kernel_error,
 )
+from kubeproxy.kernel.rcu import wait_for_readers
 
 _ATTEMPTS = 5
 _DELETES_PER_DATAGRAM = 64
 _TRANSIENT = frozenset({errnos.EINTR, errnos.EAGAIN})
 
+DATAGRAMS_PER_STEP = 8
+"""A datagram has up to 32 kB, some 170 flows: a step takes some 5 ms, most of it in the kernel."""
+
+LONGEST_SEARCH_SECONDS = 60.0
+"""Half a million entries take 2 seconds."""
+
 FIRST_BUFFER = 1 << 20
 LARGEST_BUFFER = 1 << 25
 """32 MB: some 40,000 events. The kernel counts each with what it allocates for it."""
-
-FILTER_LIMIT = 8
-"""Up to this many destinations are asked for one by one: each request walks the kernel's table,
-but only what matches is copied out and parsed."""
 
 IsStale: TypeAlias = Callable[[bytes, bytes], bool]
 """(original destination, reply source), each as packed address and port."""
 
 
-class Cleaned(Struct, frozen=True):
-    """The number of deleted entries, and what went wrong, in words."""
+class Search(Struct, frozen=True):
+    """Which flows to delete: those for which `is_stale` is true.
 
-    deleted: int
-    problems: tuple[str, ...] = ()
-
-
-async def clean_udp(
-    family: Family, is_stale: IsStale, destinations: Collection[bytes] = ()
-) -> Cleaned:
-    """Delete the UDP flows of a family for which `is_stale` is true.
-
-    `destinations` (packed address and port, or a port alone) are the only ones that can be stale;
-    none given means any. The table is that of the current network namespace. Raises KernelError
-    if it cannot be listed.
+    Only flows to `destinations` (packed address and port, or a port alone) and to `addresses` are
+    looked at; by default all are. `wait_turn` is called before each datagram, to let others go
+    first. Both functions are called by another thread.
     """
-    with Conntrack(family) as table:
-        stale, problems = await table.find(is_stale, destinations)
-        deleted = 0
-        for start in range(0, len(stale), _DELETES_PER_DATAGRAM):
-            chunk = stale[start : start + _DELETES_PER_DATAGRAM]
-            refusals = table.delete(chunk)
-            deleted += len(chunk) - len(refusals)
-            problems += refusals
-            await asyncio.sleep(0)
-    return Cleaned(deleted, tuple(dict.fromkeys(problems)))
+
+    family: Family
+    protocol: Protocol
+    is_stale: IsStale
+    destinations: Collection[bytes] = ()
+    addresses: Collection[bytes] | None = None
+    wait_turn: Callable[[], None] = lambda: None
+
+
+class Searched(Struct, frozen=True):
+    """What a search did: the number of deleted entries, and what went wrong.
+
+    `refused` has the destinations of flows that were not deleted, each with the reason. With
+    `error`, not the whole table was seen.
+    """
+
+    deleted: int = 0
+    refused: Mapping[bytes, str] = {}
+    error: str = ""
+
+
+async def delete_stale(search: Search) -> Searched:
+    """Delete stale flows of the current network namespace. Failures are part of the result.
+
+    A flow that begins after this call is not found, unless packets are older than the call.
+    """
+    done = _Progress()
+    try:
+        with Conntrack(search.family) as listing, Conntrack(search.family) as deleting:
+            # Packets that have met the rules of before, but are not in the table yet.
+            await asyncio.to_thread(wait_for_readers)
+            for destination in wire.narrow(search.family, search.destinations):
+                await _search_in(listing, deleting, search, destination, done)
+    except KernelError as error:
+        return Searched(done.deleted, done.refused, str(error))
+    return Searched(done.deleted, done.refused)
+
+
+class _Progress:
+    """What a search has done so far."""
+
+    def __init__(self) -> None:
+        self.deleted = 0
+        self.refused: dict[bytes, str] = {}
+        self.deadline = time.monotonic() + LONGEST_SEARCH_SECONDS
+
+
+async def _search_in(
+    listing: Conntrack, deleting: Conntrack, search: Search, destination: bytes, done: _Progress
+) -> None:
+    """Go through one listing. If the kernel interrupts it, it is repeated."""
+    for _ in range(_ATTEMPTS):
+        parts = listing.listing(search.protocol, destination, search.addresses)
+        # The iterator is taken up by one thread after the other, never by two.
+        while await asyncio.to_thread(_search_some, parts, deleting, search, done):
+            if time.monotonic() > done.deadline:
+                raise Busy(f"conntrack table not seen through in {LONGEST_SEARCH_SECONDS:g} s")
+        if not listing.is_interrupted:
+            return
+    raise Busy("conntrack table kept changing while it was listed", errno=errnos.EINTR)
+
+
+def _search_some(
+    parts: Iterator[list[Flow]], deleting: Conntrack, search: Search, done: _Progress
+) -> bool:
+    """Take a few datagrams and delete what is stale. Return False at the end."""
+    for _ in range(DATAGRAMS_PER_STEP):
+        search.wait_turn()
+        flows = next(parts, None)
+        if flows is None:
+            return False
+        stale = {f.key: f for f in flows if search.is_stale(f.destination, f.reply_source)}
+        refused = deleting.delete(list(stale.values()))
+        done.deleted += len(stale) - len(refused)
+        done.refused |= {flow.destination: why for flow, why in refused}
+    return True
 
 
 class Conntrack(NetlinkSocket):
@@ -98,82 +165,78 @@ class Conntrack(NetlinkSocket):
     def __enter__(self) -> Conntrack:
         return self
 
-    async def find(
-        self, is_stale: IsStale, destinations: Collection[bytes] = ()
-    ) -> tuple[list[Flow], list[str]]:
-        """The stale flows, each once, and what went wrong.
+    def listing(
+        self,
+        protocol: Protocol,
+        destination: bytes = b"",
+        addresses: Collection[bytes] | None = None,
+    ) -> Iterator[list[Flow]]:
+        """Flows of a protocol, a datagram at a time: to one destination, to one port, or all.
 
-        A listing that the kernel interrupts is repeated; the flows that it found count as well.
+        `addresses`: of those, only flows that were sent to one of these addresses.
         """
-        found: dict[bytes, Flow] = {}
-        problems: list[str] = []
-        for destination in destinations if 0 < len(destinations) <= FILTER_LIMIT else (b"",):
-            for _ in range(_ATTEMPTS):
-                for flows in self.listing(destination):
-                    found |= {f.key: f for f in flows if is_stale(f.destination, f.reply_source)}
-                    await asyncio.sleep(0)
-                if not self.is_interrupted:
-                    break
-            else:
-                problems.append(
-                    "conntrack table kept changing while it was listed: partial list used"
-                )
-        return list(found.values()), problems
-
-    def listing(self, destination: bytes = b"") -> Iterator[list[Flow]]:
-        """UDP flows, a datagram at a time: those to one destination, to one port, or all."""
         self.is_interrupted = False
-        flags = codec.NLM_F_REQUEST | codec.NLM_F_DUMP
-        body = wire.format_listing(self._family, destination)
-        self._send(codec.message(wire.IPCTNL_MSG_CT_GET, flags, self.reserve(1), body))
-        errno = None
-        while errno is None:
-            part = wire.parse_listing(self._receive("list conntrack entries"), self._family)
-            errno = part.errno
-            self.is_interrupted |= part.is_interrupted or errno == errnos.EINTR
+        self._request_dump(wire.format_listing(self._family, protocol, destination))
+        part = ListingPart([], None, is_interrupted=False)
+        while part.errno is None:
+            data = self._receive("list conntrack entries")
+            part = wire.parse_listing(data, self._family, protocol, addresses)
+            self.is_interrupted |= part.is_interrupted or part.errno == errnos.EINTR
             yield part.flows
-        if errno not in (0, errnos.EINTR):
-            raise kernel_error(errno, "list conntrack entries")
+        _check_end(part.errno)
 
     def entries(self) -> Iterator[list[Entry]]:
         """Every TCP, UDP and SCTP entry, a datagram at a time.
 
         What comes and goes meanwhile may be missing: no table of a busy node stands still.
         """
-        flags = codec.NLM_F_REQUEST | codec.NLM_F_DUMP
-        body = format_dump(self._family)
-        self._send(codec.message(wire.IPCTNL_MSG_CT_GET, flags, self.reserve(1), body))
+        self._request_dump(format_dump(self._family))
         errno = None
         while errno is None:
             found, errno, _ = parse_entries(self._receive("list conntrack entries"), self._family)
             yield found
-        if errno not in (0, errnos.EINTR):
-            raise kernel_error(errno, "list conntrack entries")
+        _check_end(errno)
 
-    def delete(self, flows: Sequence[Flow]) -> list[str]:
-        """Delete these flows. Return the refusals in words; a flow that has gone is none."""
-        bodies = [wire.format_delete(self._family, flow) for flow in flows]
-        refusals: list[codec.Failure] = []
+    def _request_dump(self, body: bytes) -> None:
+        flags = codec.NLM_F_REQUEST | codec.NLM_F_DUMP
+        self._send(codec.message(wire.IPCTNL_MSG_CT_GET, flags, self.reserve(1), body))
+
+    def delete(self, flows: Sequence[Flow]) -> list[tuple[Flow, str]]:
+        """Delete these flows. Return those that were refused, and why; one that has gone is not."""
+        return [
+            refused
+            for start in range(0, len(flows), _DELETES_PER_DATAGRAM)
+            for refused in self._delete_some(flows[start : start + _DELETES_PER_DATAGRAM])
+        ]
+
+    def _delete_some(self, flows: Sequence[Flow]) -> Iterable[tuple[Flow, str]]:
         for attempt in range(_ATTEMPTS):
-            failures = self._delete_once(bodies)
-            retry = {body for body, failure in failures if failure.errno in _TRANSIENT}
-            if attempt == _ATTEMPTS - 1:
-                retry = set()
-            refusals += [failure for body, failure in failures if body not in retry]
-            bodies = list(retry)
-            if not bodies:
-                break
-        return [str(kernel_error(r.errno, "delete conntrack entry", r.text)) for r in refusals]
+            failures = self._delete_once(flows)
+            is_last = attempt == _ATTEMPTS - 1
+            for flow, failure in failures:
+                if is_last or failure.errno not in _TRANSIENT:
+                    error = kernel_error(failure.errno, "delete conntrack entry", failure.text)
+                    yield flow, str(error)
+            flows = [flow for flow, failure in failures if failure.errno in _TRANSIENT]
+            if not flows:
+                return
 
-    def _delete_once(self, bodies: Sequence[bytes]) -> list[tuple[bytes, codec.Failure]]:
-        first = self.reserve(len(bodies))
+    def _delete_once(self, flows: Sequence[Flow]) -> list[tuple[Flow, codec.Failure]]:
+        first = self.reserve(len(flows))
+        bodies = (wire.format_delete(self._family, flow) for flow in flows)
         failures = self.transact(
             b"".join(
                 codec.message(wire.IPCTNL_MSG_CT_DELETE, codec.NLM_F_REQUEST, seq, body)
                 for seq, body in enumerate(bodies, first)
             )
         )
-        return [(bodies[f.seq - first], f) for f in failures if f.errno != errnos.ENOENT]
+        return [(flows[f.seq - first], f) for f in failures if f.errno != errnos.ENOENT]
+
+
+def _check_end(errno: int) -> None:
+    """Raise what a listing ended with. An interrupted one is whole, but for what moved."""
+    if errno not in (0, errnos.EINTR):
+        raise kernel_error(errno, "list conntrack entries")
 
 
 class ConntrackEvents:

@@ -40,13 +40,13 @@ from kubeproxy.modes.userspace.describe import describe, socket_lines
 from kubeproxy.modes.userspace.items import Fragment, Item, Learned, Listener, Value
 from kubeproxy.modes.userspace.options import Options, options_of
 from kubeproxy.modes.userspace.render import assume_bound, assume_learned, learned_of, render
-from kubeproxy.modes.userspace.rules.flows import stale_portal_flows
+from kubeproxy.modes.userspace.rules.flows import portal_flow_rules
 from kubeproxy.modes.userspace.scaffold import SCOPE, scaffold
 from kubeproxy.modes.userspace.sinks.binding import Binder
 from kubeproxy.modes.userspace.sinks.monitor import Monitor
 from kubeproxy.modes.userspace.sinks.ports import PortAllocator, parse_port_range
 from kubeproxy.modes.userspace.sinks.sockets import SocketSink
-from kubeproxy.plan.conntrack import PlanChange, StaleRules
+from kubeproxy.plan.conntrack import FlowRules
 from kubeproxy.plan.types import ServicePlan
 
 DESCRIPTORS = 64_000
@@ -131,8 +131,8 @@ class UserspaceBackend(Backend[Item, Value, Options]):
     def unsettled(self) -> Collection[Owner]:
         return self.sockets.take_unsettled()
 
-    def stale_flows(self, changes: Sequence[PlanChange], node: NodeFacts) -> StaleRules:
-        return stale_portal_flows(changes, node, self.sockets.learned, self.sockets.take_closed())
+    def flow_rules(self, plan: ServicePlan | None, node: NodeFacts) -> FlowRules:
+        return portal_flow_rules(plan, node, self.sockets.learned)
 
     async def carried(self, most_flows: int) -> Carried | None:
         return await self.sockets.carried(most_flows)

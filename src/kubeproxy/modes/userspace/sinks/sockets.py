@@ -74,7 +74,6 @@ class SocketSink:
         self._ports: dict[Listener, int] = {}
         self._claims: dict[Claim, ServicePortId] = {}
         self._unsettled: set[Owner] = set()
-        self._closed: dict[Listener, int] = {}
         self._last_number = 0
         # Both the engine and the monitor send commands to the carrier: one at a time.
         self._carrier_lock = asyncio.Lock()
@@ -84,11 +83,6 @@ class SocketSink:
     def take_unsettled(self) -> Collection[Owner]:
         """Return the owners about whom something was learned since the last call."""
         taken, self._unsettled = self._unsettled, set()
-        return taken
-
-    def take_closed(self) -> Mapping[Listener, int]:
-        """Return the listeners closed since the last call, with the ports they had."""
-        taken, self._closed = self._closed, {}
         return taken
 
     async def read(self) -> Mapping[SocketItem, SocketValue]:
@@ -193,7 +187,7 @@ class SocketSink:
             if balance is None:
                 if held is not None:
                     del self._listeners[item]
-                    self._closed[item] = self._ports.pop(item)
+                    del self._ports[item]
                     closing.append(held.handle)
                     yield Request(CloseListener(held.number))
             elif held is None:
