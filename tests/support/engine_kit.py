@@ -5,6 +5,9 @@ Fakes of the kernel are elsewhere: `fake_backend` and the fakes of the modes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 from kubeproxy.api import objects
 from kubeproxy.facts.ids import Family
 from kubeproxy.plan.conntrack import StaleRules
@@ -40,6 +43,16 @@ class RecordedRounds:
 
     async def round_finished(self, report: RoundReport, pipeline: Pipeline) -> None:
         self.reports.append(report)
+
+
+class RecordedDrifts(list[str]):
+    """A `DriftListener` that records descriptions, and of the last one also the items."""
+
+    items: Collection[Any] | None = None
+
+    def __call__(self, what: str, items: Collection[Any] | None = None) -> None:
+        self.append(what)
+        self.items = items
 
 
 class RecordedEvents:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from kubeproxy.kernel.netlink.codec import NFGEN_LENGTH, Message, be, parse_attrs
 from kubeproxy.kernel.nftables.numbers import *
-from kubeproxy.kernel.nftables.parsing import name, printable
+from kubeproxy.kernel.nftables.parsing import name, parse_elements, printable
 
 
 class Notification(Struct, frozen=True, gc=False):
@@ -20,9 +20,12 @@ class Notification(Struct, frozen=True, gc=False):
     name: str
     """The chain or set concerned, empty for the table itself."""
     is_removal: bool
+    keys: tuple[bytes, ...] = ()
+    """The keys of the elements concerned."""
 
 
 _REMOVALS = frozenset({DELTABLE, DELCHAIN, DELRULE, DELSET, DELSETELEM, DELOBJ, DELFLOWTABLE})
+_ELEMENTS = frozenset({NEWSETELEM, DELSETELEM})
 _TABLE_ATTRIBUTE = NFTA_TABLE_NAME  # the same number in messages about any object
 _NAME_ATTRIBUTES = {
     NEWCHAIN: NFTA_CHAIN_NAME,
@@ -51,7 +54,9 @@ def parse_notification(message: Message) -> Notification | None:
         return None
     concerned = found.get(_NAME_ATTRIBUTES.get(kind, 0), b"")
     table = name(found[_TABLE_ATTRIBUTE])
-    return Notification(message.body[0], table, kind, name(concerned), kind in _REMOVALS)
+    listed = found.get(NFTA_SET_ELEM_LIST_ELEMENTS, b"") if kind in _ELEMENTS else b""
+    keys = tuple(element.key for element in parse_elements(listed))
+    return Notification(message.body[0], table, kind, name(concerned), kind in _REMOVALS, keys)
 
 
 NEW_GENERATION = SUBSYSTEM | NEWGEN

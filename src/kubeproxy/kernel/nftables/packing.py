@@ -147,6 +147,16 @@ def element(key: bytes, data: bytes = b"", comment: str = "") -> bytes:
     )
 
 
+def key_element(key: bytes) -> bytes:
+    """An element that only names its key, for a deletion or a question. Without one: catch-all."""
+    return _bare_head(len(key)) + key if key and len(key) % 4 == 0 else element(key)
+
+
+@lru_cache(maxsize=16)
+def _bare_head(length: int) -> bytes:
+    return element(b"\0" * length)[:_HEAD_LENGTH]
+
+
 def verdict_element(key: bytes, verdict: Verdict | None, comment: str) -> bytes:
     """The same for a verdict map or a plain set, quickly: only key and comment are packed here."""
     parts = _key_head(len(key)) + key
@@ -179,6 +189,7 @@ class ElementTemplate:
     """
 
     def __init__(self, key_length: int, data_length: int) -> None:
+        self.key_length = key_length
         data = pack_value(NFTA_SET_ELEM_DATA, b"\0" * data_length)
         packed = element(b"\0" * key_length, data)
         self.size = len(packed)
@@ -213,14 +224,19 @@ def _unflagged(headers: bytes) -> bytes:
     )
 
 
+def elements_list(elements: Iterable[bytes]) -> bytes:
+    """The attribute that holds packed elements."""
+    return attr_nested(NFTA_SET_ELEM_LIST_ELEMENTS, *elements)
+
+
 def elements_bodies(table: str, name: str, elements: Sequence[bytes]) -> Iterator[bytes]:
     """Bodies of as few element messages as hold the list."""
     head = elements_reference(table, name)
     start, size = 0, 0
     for position, packed in enumerate(elements):
         if size + len(packed) > ELEMENTS_PER_LIST_BYTES:
-            yield head + attr_nested(NFTA_SET_ELEM_LIST_ELEMENTS, *elements[start:position])
+            yield head + elements_list(elements[start:position])
             start, size = position, 0
         size += len(packed)
     if start < len(elements):
-        yield head + attr_nested(NFTA_SET_ELEM_LIST_ELEMENTS, *elements[start:])
+        yield head + elements_list(elements[start:])
