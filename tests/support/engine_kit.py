@@ -50,7 +50,9 @@ class RecordedDrifts(list[str]):
 
     items: Collection[Any] | None = None
 
-    def __call__(self, what: str, items: Collection[Any] | None = None) -> None:
+    def __call__(
+        self, what: str, items: Collection[Any] | None = None, noticed_at: float | None = None
+    ) -> None:
         self.append(what)
         self.items = items
 

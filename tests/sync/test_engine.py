@@ -135,6 +135,22 @@ async def test_everything_is_read_where_single_items_are_not_enough(reason: str)
     assert WEB in rig.kernel.state
 
 
+async def test_what_was_noticed_before_the_last_read_is_known() -> None:
+    """A refused batch led to a read, and the notification of the same change comes later."""
+    rig = Rig()
+    rig.fill()
+    noticed_at = rig.clock.now
+    rig.clock.advance(1)
+    await rig.engine.round()
+    reads = rig.kernel.reads
+    rig.engine.report_drift("the table", noticed_at=noticed_at)
+    report = await rig.engine.round()
+    assert rig.kernel.reads == reads and report.drift == "the table"
+    rig.engine.report_drift("the table", noticed_at=rig.clock.now)
+    await rig.engine.round()
+    assert rig.kernel.reads == reads + 2
+
+
 async def test_items_reported_during_a_round_are_read_in_the_next() -> None:
     rig = Rig()
     rig.fill()

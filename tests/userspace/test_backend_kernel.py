@@ -197,7 +197,7 @@ async def test_a_flush_is_noticed(host: Host) -> None:
     await host.round()
     noticed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def drifted(what: str, items: object = None) -> None:
+    def drifted(what: str, items: object = None, noticed_at: object = None) -> None:
         if not noticed.done():
             noticed.set_result(what)
 

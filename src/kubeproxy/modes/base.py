@@ -206,9 +206,12 @@ class DriftListener(Protocol):
     """Called with a description of what another process changed; the engine repairs it.
 
     `items` are all that may differ, as `Backend.read_some` takes them. None: it may be anything.
+    `noticed_at` is when the last of it was noticed, by the steady clock, if not now.
     """
 
-    def __call__(self, what: str, items: Collection[Any] | None = None) -> None: ...
+    def __call__(
+        self, what: str, items: Collection[Any] | None = None, noticed_at: float | None = None
+    ) -> None: ...
 
 
 _MOST_NAMED = 3

@@ -139,7 +139,7 @@ class Engine:
         self._doubtful: set[AnyItem] = set()
         """What another process may have changed, as long as no read of everything is due."""
         self._drift = ""
-        self._last_full = float("-inf")
+        self._last_full = self._read_at = float("-inf")
         self._full_seconds = times.full_seconds
         self._tick_at = float("inf")
         self._refused = RefusedOwners(self._wanted_by)
@@ -217,13 +217,21 @@ class Engine:
         self._runner.request()
         self._wake.set()
 
-    def report_drift(self, what: str, items: Collection[AnyItem] | None = None) -> None:
+    def report_drift(
+        self,
+        what: str,
+        items: Collection[AnyItem] | None = None,
+        noticed_at: float | None = None,
+    ) -> None:
         """Request a round that re-reads the kernel: another process changed what is ours.
 
-        `items` are all that it may have changed, if that is known.
+        `items` are all that it may have changed, if that is known. What was noticed before the
+        kernel was last read is known already: a refused batch may have led to that.
         """
         if what not in self._drift and len(self._drift) < MOST_DRIFT_TEXT:
             self._drift = f"{self._drift}; {what}" if self._drift else what
+        if noticed_at is not None and noticed_at < self._read_at:
+            return
         self._doubtful.update(items or ())
         self.request(full=items is None or len(self._doubtful) > MOST_DOUBTFUL)
 
@@ -353,6 +361,7 @@ class Engine:
 
     async def _read_kernel(self) -> _Drift:
         """Re-read the kernel and reset the ledger to it. Return what differed."""
+        started = self._clock.monotonic()
         items, shown = 0, list[AnyChange]()
         for sink in self.backend.sinks:
             try:
@@ -364,6 +373,7 @@ class Engine:
             if differing and self._last_full > float("-inf"):
                 most = MOST_SHOWN - len(shown)
                 shown += self.pipeline.first_differences(sink_accepts(sink), most)
+        self._read_at = started
         return self._shown(items, shown)
 
     def _shown(self, items: int, changes: Sequence[AnyChange]) -> _Drift:

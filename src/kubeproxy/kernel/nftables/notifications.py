@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from msgspec import Struct
 
-from kubeproxy.kernel.netlink.codec import NFGEN_LENGTH, Message, be, parse_attrs
+from kubeproxy.kernel.netlink.codec import NFGEN_LENGTH, Message, attr_str, be, parse_attrs
 from kubeproxy.kernel.nftables.numbers import *
 from kubeproxy.kernel.nftables.parsing import name, parse_elements, printable
 
@@ -41,6 +43,21 @@ _NAME_ATTRIBUTES = {
     NEWFLOWTABLE: NFTA_FLOWTABLE_NAME,
     DELFLOWTABLE: NFTA_FLOWTABLE_NAME,
 }
+
+
+def is_of_other_table(message: Message, table: str) -> bool:
+    """Does a monitor message concern another table? Quickly, for floods that are not ours.
+
+    The kernel names the table first. Should it ever not, the answer is no.
+    """
+    ours = _table_name(table)
+    first = message.body[NFGEN_LENGTH : NFGEN_LENGTH + len(ours)]
+    return first[2:4] == ours[2:4] and first != ours
+
+
+@lru_cache(maxsize=4)
+def _table_name(table: str) -> bytes:
+    return attr_str(_TABLE_ATTRIBUTE, table)
 
 
 def parse_notification(message: Message) -> Notification | None:

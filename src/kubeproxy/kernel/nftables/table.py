@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from kubeproxy.kernel.netlink import codec
@@ -33,9 +33,6 @@ _REPLY_BYTES = 8192
 
 class NftablesTable(Protocol):
     """What the rest of the program needs of nf_tables."""
-
-    @property
-    def port_id(self) -> int: ...
 
     def close(self) -> None: ...
 
@@ -69,6 +66,7 @@ class Nftables:
         self.family = family
         self._socket = NetlinkSocket(NETLINK_NETFILTER)
         self._socket.reserve_replies(KEYS_PER_CALL * _REPLY_BYTES)
+        _OPEN.add(self)
 
     def __enter__(self) -> Nftables:
         return self
@@ -78,6 +76,7 @@ class Nftables:
 
     def close(self) -> None:
         """Close the socket. Harmless when repeated."""
+        _OPEN.discard(self)
         self._socket.close()
 
     @property
@@ -213,6 +212,17 @@ def open_tracer() -> NetlinkMonitor:
     return NetlinkMonitor(NETLINK_NETFILTER, (traces.NFNLGRP_NFTRACE,))
 
 
-def open_monitor(author: int) -> NetlinkMonitor:
-    """Subscribe to all nf_tables changes but those made by the socket whose port id is `author`."""
-    return NetlinkMonitor(NETLINK_NETFILTER, (nft.NFNLGRP_NFTABLES,), skip_author=author)
+_OPEN: set[Nftables] = set()
+
+
+def own_ports() -> Collection[int]:
+    """The port ids under which this process changes nf_tables, of all families."""
+    return {opened.port_id for opened in _OPEN}
+
+
+def open_monitor() -> NetlinkMonitor:
+    """Subscribe to all nf_tables changes but those that this process makes.
+
+    That is, by what is open now. `skip_authors` is there for what is opened later.
+    """
+    return NetlinkMonitor(NETLINK_NETFILTER, (nft.NFNLGRP_NFTABLES,), skip_authors=own_ports())

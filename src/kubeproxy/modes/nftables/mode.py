@@ -92,7 +92,7 @@ class NftablesBackend(Backend[Item, Value, Options]):
         return await self._table.read_some(elements) if len(elements) == len(items) else None
 
     def _open_monitor(self) -> DriftMonitor:
-        return DriftMonitor(self._layout, self._table.nftables.port_id)
+        return DriftMonitor(self._layout)
 
     async def tick(self, now: float) -> float | None:
         return None if self._localhost is None else await self._localhost.retry()

@@ -99,8 +99,10 @@ def find_elements(
     A slot is part of its pool, so the whole pool is reported. Return None if these are too many.
     """
     by_set: dict[str, list[bytes]] = {}
+    known = known_sets(layout)
     for element in elements:
-        by_set.setdefault(element.set, []).append(element.key)
+        if element.set in known:
+            by_set.setdefault(element.set, []).append(element.key)
     questions = [_Question(name, keys, layout) for name, keys in by_set.items()]
     if sum(question.size for question in questions) > MOST_KEYS:
         return None
