@@ -36,8 +36,14 @@ MODE_PROGRAMS = {"userspace": {"carrier"}}
 """A program of its own that a mode runs."""
 
 KERNEL_FAMILIES = {"conntrack", "ipset", "ipvs", "nfacct", "nflog", "nftables", "route"}
-KERNEL_MAY_HAVE = {"conntrack": {"entries"}, "nftables": {"traces"}}
-"""A further part of a wire format, pure as well."""
+KERNEL_MAY_HAVE = {
+    "conntrack": {"entries"},
+    "nftables": {
+        *("fields", "notifications", "numbers", "packing", "parsing", "transaction", "values"),
+        "traces",
+    },
+}
+"""Further parts of a wire format, pure as well."""
 
 WORDS_TO_TRANSLATE = re.compile(
     r"\b(told|said|heard|anew|nobody|somebody|whoever|news|wish|wishes)\b", re.IGNORECASE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.engine_kit import RecordedDrifts
 
 from kubeproxy.errors import Busy, KernelError, ToolMissing
 from kubeproxy.modes.iptables.sinks.canary import TABLES, CanaryMonitor
@@ -42,7 +43,7 @@ class World:
         self.chains = chains
         self.events = events
         self.sleeps: list[float] = []
-        self.drifts: list[str] = []
+        self.drifts = RecordedDrifts()
 
     async def sleep(self, seconds: float) -> None:
         self.sleeps.append(seconds)
@@ -60,7 +61,7 @@ class World:
 
     async def run(self) -> None:
         with pytest.raises(Stop):
-            await CanaryMonitor(self.chains, 30.0, self.sleep).run(self.drifts.append)
+            await CanaryMonitor(self.chains, 30.0, self.sleep).run(self.drifts)
 
 
 async def test_a_flush_is_reported_and_the_canary_set_again() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, service
-from tests.support.engine_kit import FakeClock, RecordedRounds
-from tests.support.waiting import limit, until_async
+from tests.support.engine_kit import FakeClock, RecordedDrifts, RecordedRounds
+from tests.support.waiting import limit, until, until_async
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import Unsupported
@@ -122,8 +122,8 @@ async def test_a_flush_is_noticed_and_repaired(variant: str) -> None:
         backend = IptablesBackend(Family.IPV4, using(variant, sync_period_seconds=0.2))
         engine = engine_of(backend)
         await backend.start(engine.pipeline.node)
-        drifts: asyncio.Queue[str] = asyncio.Queue()
-        watching = asyncio.create_task(backend.watch(drifts.put_nowait))
+        drifts = RecordedDrifts()
+        watching = asyncio.create_task(backend.watch(drifts))
 
         def has_canary() -> Awaitable[bool]:
             return backend.tables.has_chain("filter", "KUBE-PROXY-CANARY")
@@ -138,9 +138,8 @@ async def test_a_flush_is_noticed_and_repaired(variant: str) -> None:
                     [f"iptables-{variant}-restore", "-w", "5"], input=flush.encode(), check=True
                 )
                 # Sizes may be noticed first; without a repair the canary follows.
-                while "KUBE-PROXY-CANARY" not in (drift := await drifts.get()):
-                    pass
-                engine.report_drift(drift)
+                await until(lambda: any("KUBE-PROXY-CANARY" in drift for drift in drifts))
+                engine.report_drift(next(d for d in drifts if "KUBE-PROXY-CANARY" in d))
                 report = await engine.round()
                 assert report.failure_text == ""
                 assert "KUBE-PROXY-CANARY" in report.drift

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, service
-from tests.support.engine_kit import RecordedRounds
-from tests.support.waiting import until_async, within_limit
+from tests.support.engine_kit import RecordedDrifts, RecordedRounds
+from tests.support.waiting import until, until_async
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import KernelError
@@ -322,11 +322,12 @@ async def test_after_a_time_without_a_watcher_the_tables_are_read(
         slept.append(seconds)
         await asyncio.sleep(0)
 
-    noticed: asyncio.Queue[str] = asyncio.Queue()
+    noticed = RecordedDrifts()
     monitor = EditMonitor(backend.tables, backend.netfilter, sleep=sleep)
-    watching = asyncio.create_task(monitor.run(noticed.put_nowait))
+    watching = asyncio.create_task(monitor.run(noticed))
     try:
-        assert "perhaps" in await within_limit(noticed.get())
+        await until(lambda: noticed)
+        assert "perhaps" in noticed[0]
     finally:
         watching.cancel()
     assert slept[:2] == [RETRY_SECONDS, POLL_SECONDS]

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 from msgspec.structs import replace
 from tests.support.builders import node, port, service
+from tests.support.engine_kit import RecordedDrifts
 from tests.support.nft_kit import Proxy, everything, former_layout, install, lines, pods, run
 from tests.support.waiting import until
 from tests.support.worlds import address
@@ -139,16 +140,22 @@ async def test_a_deleted_table_is_drift_not_a_bad_service() -> None:
     ],
 )
 async def test_damage_is_noticed_and_repaired(damage: str) -> None:
-    """Whatever another process does to the table, one re-read repairs it."""
+    """Whatever another process does to the table, one re-read repairs it: of elements or of all."""
     proxy = everything(Family.IPV4)
     await proxy.sync()
     before = run("nft list ruleset")
-    reported: list[str] = []
-    watching = asyncio.create_task(proxy.backend.watch(reported.append))
+    reported = RecordedDrifts()
+    watching = asyncio.create_task(proxy.backend.watch(reported))
     await asyncio.sleep(0)
     run(damage)
     await until(lambda: reported)
-    assert await proxy.read() > 0
+    items = reported.items
+    assert (items is not None) is (" element " in damage or "flush map" in damage)
+    if items is None:
+        assert await proxy.read() > 0
+    else:
+        found = await proxy.backend.read_some(items)
+        assert found is not None and proxy.ledger.resync_some(found) > 0
     await proxy.apply()
     watching.cancel()
     assert lines(run("nft list ruleset")) == lines(before)
@@ -159,8 +166,8 @@ async def test_who_changed_the_table_is_named(family: Family) -> None:
     """The kernel says which process committed. One that changed something else is not named."""
     proxy = everything(family)
     await proxy.sync()
-    reported: list[str] = []
-    watching = asyncio.create_task(proxy.backend.watch(reported.append))
+    reported = RecordedDrifts()
+    watching = asyncio.create_task(proxy.backend.watch(reported))
     await asyncio.sleep(0)
     run("nft add table ip other")
     table = "ip6" if family is Family.IPV6 else "ip"
@@ -175,8 +182,8 @@ async def test_our_own_changes_and_foreign_tables_are_no_drift() -> None:
     """Only changes that other processes make to our table count."""
     proxy = Proxy(Family.IPV4)
     await proxy.sync()
-    reported: list[str] = []
-    watching = asyncio.create_task(proxy.backend.watch(reported.append))
+    reported = RecordedDrifts()
+    watching = asyncio.create_task(proxy.backend.watch(reported))
     await asyncio.sleep(0)
     proxy.want(service(), pods(Family.IPV4, 1, 2))
     await proxy.apply()
@@ -189,6 +196,55 @@ async def test_our_own_changes_and_foreign_tables_are_no_drift() -> None:
     assert len(reported) == 1 and "foreign" in reported[0]
 
 
+async def test_the_other_familys_own_changes_are_not_even_read() -> None:
+    """They are as many as a cluster has endpoints. The kernel withholds them by their author."""
+    watched = monitor.DriftMonitor(layout_of(Family.IPV4))
+    reported = RecordedDrifts()
+    watching = asyncio.create_task(watched.run(reported))
+    await asyncio.sleep(0)
+    proxies = [Proxy(Family.IPV4), Proxy(Family.IPV6)]  # opened after the monitor
+    for proxy in proxies:
+        await proxy.sync()
+    # A datagram of each may be read until the authors are known. What is noticed now comes after.
+    run("nft add element ip kube-proxy cluster-ips { 10.96.9.8 }")
+    await until(lambda: reported)
+    before = watched.received
+    for family, proxy in zip(Family, proxies, strict=True):
+        for number in range(1, 200):
+            cluster_ip = address(family, "cluster", number)
+            facts = service(f"default/svc-{number}", cluster_ip=cluster_ip)
+            proxy.want(facts, pods(family, 1, 2, 3))
+        await proxy.apply()
+    run("nft add element ip kube-proxy cluster-ips { 10.96.9.9 }")
+    await until(lambda: len(reported) == 2)
+    watching.cancel()
+    watched.close()
+    # The new element and its generation, and nothing of a thousand others.
+    assert watched.received - before == 2
+
+
+async def test_a_flush_of_a_big_table_is_one_report() -> None:
+    """However many datagrams the kernel takes to tell of it, and even if some are lost."""
+    proxy = Proxy(Family.IPV4)
+    for number in range(2, 2000):
+        cluster_ip = f"10.96.{number >> 8}.{number & 255}"
+        facts = service(f"default/svc-{number}", cluster_ip=cluster_ip)
+        proxy.want(facts, pods(Family.IPV4, *range(1, 11)))
+    await proxy.sync()
+    reported = RecordedDrifts()
+    watching = asyncio.create_task(proxy.backend.watch(reported))
+    await asyncio.sleep(0)
+    run("nft flush map ip kube-proxy service-pools")
+    run("nft flush ruleset")
+    await until(lambda: reported)
+    await proxy.sync()
+    run("nft add element ip kube-proxy cluster-ips { 10.97.9.9 }")
+    await until(lambda: len(reported) == 2)
+    watching.cancel()
+    assert "table deleted" in reported[0] or "lost" in reported[0]
+    assert reported[1].startswith("element added (cluster-ips)")
+
+
 async def test_a_monitor_that_fails_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """No descriptor left, for example. What was missed meanwhile is looked for."""
     monkeypatch.setattr(monitor, "WATCH_RETRY_SECONDS", 0.01)
@@ -198,10 +254,10 @@ async def test_a_monitor_that_fails_is_opened_again(monkeypatch: pytest.MonkeyPa
         attempts.append(None)
         if len(attempts) < 3:
             raise KernelError("too many open files")
-        return monitor.DriftMonitor(layout_of(Family.IPV4), 0)
+        return monitor.DriftMonitor(layout_of(Family.IPV4))
 
-    reported: list[str] = []
-    watching = asyncio.create_task(monitor.watch_table(open_later, reported.append))
+    reported = RecordedDrifts()
+    watching = asyncio.create_task(monitor.watch_table(open_later, reported))
     await until(lambda: reported)
     run("nft add table ip kube-proxy")
     await until(lambda: len(reported) == 2)

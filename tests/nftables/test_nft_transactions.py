@@ -26,7 +26,8 @@ from kubeproxy.modes.nftables.options import Options
 from kubeproxy.modes.nftables.render import render
 from kubeproxy.modes.nftables.scaffold import scaffold
 from kubeproxy.modes.nftables.sinks import monitor
-from kubeproxy.modes.nftables.sinks.reading import is_adoptable, join_slots, read_table
+from kubeproxy.modes.nftables.sinks.elements import join_slots
+from kubeproxy.modes.nftables.sinks.reading import is_adoptable, read_table
 from kubeproxy.modes.nftables.sinks.table import TableSink
 from kubeproxy.sync.engine import Engine
 from kubeproxy.sync.ledger import Ledger

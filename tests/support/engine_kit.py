@@ -6,6 +6,8 @@ Fakes of the kernel are elsewhere: `fake_backend` and the fakes of the modes.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
+from typing import Any
 
 from kubeproxy.api import objects
 from kubeproxy.facts.ids import Family, Protocol
@@ -46,6 +48,18 @@ class RecordedRounds:
 
     def flows_cleaned(self, report: FlowReport) -> None:
         self.flow_reports.append(report)
+
+
+class RecordedDrifts(list[str]):
+    """A `DriftListener` that records descriptions, and of the last one also the items."""
+
+    items: Collection[Any] | None = None
+
+    def __call__(
+        self, what: str, items: Collection[Any] | None = None, noticed_at: float | None = None
+    ) -> None:
+        self.append(what)
+        self.items = items
 
 
 class RecordedEvents:

@@ -6,7 +6,7 @@ behind the engine's back, like the real one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from kubeproxy.errors import KernelError, Rejected
@@ -43,6 +43,8 @@ class FakeKernel:
         self.history: list[str] = []
         self.batches: list[Changes] = []
         self.reads = 0
+        self.items_read = 0
+        self.can_read_some = True
         self.refuse: Callable[[Change[Item, Value]], bool] = lambda change: False
         self.fail: BaseException | None = None
         self.cut_after: int | None = None
@@ -107,6 +109,12 @@ class FakeBackend(Backend[Item, Value, None]):
     @property
     def sinks(self) -> Sequence[FakeSink]:
         return self._sinks
+
+    async def read_some(self, items: Collection[Item]) -> Mapping[Item, Value | None] | None:
+        if not self.kernel.can_read_some:
+            return None
+        self.kernel.items_read += len(items)
+        return {item: self.kernel.state.get(item) for item in items}
 
     def scaffold(self, node: NodeFacts) -> Mapping[Item, Value]:
         return {Listed(address): "node" for address in node.node_port_addresses}

@@ -9,7 +9,8 @@ other data. Tests hand it to the sink in place of a socket.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 
 from msgspec import Struct, field
 
@@ -74,6 +75,8 @@ class FakeNft:
         self.family = family
         self.commits = 0
         self.bytes_sent = 0
+        self.lists_read = 0
+        self.keys_asked = 0
         self.refuse: Callable[[Message], bool] = lambda message: False
         """Messages to refuse with "invalid argument", whatever they hold."""
         self._tables: dict[str, _Table] = {}
@@ -136,11 +139,19 @@ class FakeNft:
         return list(self._tables[table].sets.values())
 
     def element_lists(self, table: str, name: str) -> list[bytes]:
+        self.lists_read += 1
         return [b"".join(self._tables[table].elements[name].values())]
 
     def elements(self, table: str, name: str) -> list[nft.ElementInfo]:
         packed = self._tables[table].elements[name].values()
         return [_parsed(raw) for raw in packed]
+
+    def element_runs(
+        self, table: str, name: str, runs: Sequence[Sequence[bytes]]
+    ) -> list[list[bytes]]:
+        held = self._tables[table].elements[name]
+        self.keys_asked += sum(map(len, runs))
+        return [list(map(held.__getitem__, takewhile(held.__contains__, run))) for run in runs]
 
     def objects(self, table: str) -> list[nft.ObjectInfo]:
         return []

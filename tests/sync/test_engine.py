@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
 from tests.support.engine_rig import Rig
 from tests.support.fake_backend import Listed, Route
 
 from kubeproxy.errors import Busy
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
-from kubeproxy.sync.engine import FULL_SYNC_SECONDS, EngineTimes
+from kubeproxy.sync.engine import FULL_SYNC_SECONDS, MOST_DOUBTFUL, EngineTimes
 from kubeproxy.sync.refused import FIRST_PAUSE_SECONDS
 
 WEB = Route("10.96.0.1", 80, "TCP")
@@ -97,6 +98,70 @@ async def test_drift_is_found_repaired_and_reported() -> None:
     assert report.drifted_items == 2
     assert WEB in rig.kernel.state
     assert Route("203.0.113.7", 1, "TCP") not in rig.kernel.state
+
+
+async def test_of_drift_whose_items_are_known_only_these_are_read() -> None:
+    """What is gone comes back and what nothing wants goes, without a read of everything."""
+    rig = Rig()
+    rig.fill(3)
+    await rig.engine.round()
+    reads, stray = rig.kernel.reads, Route("203.0.113.7", 1, "TCP")
+    del rig.kernel.state[WEB]
+    rig.kernel.state[stray] = ("left", "over")
+    rig.engine.report_drift("two routes", [WEB, stray])
+    report = await rig.engine.round()
+    assert (report.is_full, report.drifted_items, report.changes) == (False, 2, 2)
+    assert report.drift == "two routes" and report.drifted_lines
+    assert (rig.kernel.reads, rig.kernel.items_read) == (reads, 2)
+    assert WEB in rig.kernel.state and stray not in rig.kernel.state
+
+
+@pytest.mark.parametrize("reason", ["cannot", "anything", "many"])
+async def test_everything_is_read_where_single_items_are_not_enough(reason: str) -> None:
+    """The mode cannot, or anything may have changed, or too much did."""
+    rig = Rig()
+    rig.fill(3)
+    await rig.engine.round()
+    reads = rig.kernel.reads
+    del rig.kernel.state[WEB]
+    rig.kernel.can_read_some = reason != "cannot"
+    rig.engine.report_drift("a route", [WEB])
+    if reason == "anything":
+        rig.engine.report_drift("the table")
+    if reason == "many":
+        rig.engine.report_drift("routes", [Route("", n, "TCP") for n in range(MOST_DOUBTFUL)])
+    report = await rig.engine.round()
+    assert report.is_full and rig.kernel.reads == reads + 2
+    assert WEB in rig.kernel.state
+
+
+async def test_what_was_noticed_before_the_last_read_is_known() -> None:
+    """A refused batch led to a read, and the notification of the same change comes later."""
+    rig = Rig()
+    rig.fill()
+    noticed_at = rig.clock.now
+    rig.clock.advance(1)
+    await rig.engine.round()
+    reads = rig.kernel.reads
+    rig.engine.report_drift("the table", noticed_at=noticed_at)
+    report = await rig.engine.round()
+    assert rig.kernel.reads == reads and report.drift == "the table"
+    rig.engine.report_drift("the table", noticed_at=rig.clock.now)
+    await rig.engine.round()
+    assert rig.kernel.reads == reads + 2
+
+
+async def test_items_reported_during_a_round_are_read_in_the_next() -> None:
+    rig = Rig()
+    rig.fill()
+    await rig.engine.round()
+    rig.kernel.fail = Busy("lock")
+    rig.engine.report_drift("a route", [WEB])
+    del rig.kernel.state[WEB]
+    assert (await rig.engine.round()).error
+    rig.kernel.fail = None
+    assert (await rig.engine.round()).is_full
+    assert WEB in rig.kernel.state
 
 
 async def test_what_an_earlier_run_left_is_adopted_not_counted_as_drift() -> None:

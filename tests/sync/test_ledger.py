@@ -144,3 +144,17 @@ def test_the_work_of_one_change_does_not_grow_with_the_ledger() -> None:
     apply(ledger, {})
     ledger.put(17, {"item-17": 2, "shared": 1})
     assert [c.item for c in ledger.difference()] == ["item-17"]
+
+
+def test_resync_of_some_items_leaves_the_others_alone() -> None:
+    """What is absent is None; what nothing wants is removed like after a whole read."""
+    ledger: Ledger[str, str, int] = Ledger()
+    ledger.put("web", {"a": 1, "b": 2})
+    ledger.confirm(ledger.difference())
+    assert ledger.resync_some({"a": None, "stray": 3}) == 2
+    assert {(c.item, c.old, c.new) for c in ledger.difference()} == {
+        ("a", None, 1),
+        ("stray", 3, None),
+    }
+    assert ledger.resync_some({"a": 1, "stray": None}) == 2
+    assert not ledger.has_pending

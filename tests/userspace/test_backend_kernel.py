@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
 from tests.support.conntrack_kit import listed
-from tests.support.engine_kit import FakeClock, RecordedRounds
+from tests.support.engine_kit import FakeClock, RecordedDrifts, RecordedRounds
 from tests.support.waiting import until_async, within_limit
 
 from kpctl.places.scratch import scratch_namespace
@@ -197,7 +197,7 @@ async def test_a_flush_is_noticed(host: Host) -> None:
     await host.round()
     noticed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def drifted(what: str) -> None:
+    def drifted(what: str, items: object = None, noticed_at: object = None) -> None:
         if not noticed.done():
             noticed.set_result(what)
 
@@ -219,7 +219,7 @@ async def test_a_dead_carrier_is_replaced(host: Host) -> None:
     """New connections wait for the next one in the kernel's queue."""
     host.serve(host.pod)
     await host.round()
-    watching = asyncio.create_task(host.backend.watch(lambda what: None))
+    watching = asyncio.create_task(host.backend.watch(RecordedDrifts()))
     pid = host.backend.sockets.supervisor.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)

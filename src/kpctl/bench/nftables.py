@@ -31,6 +31,8 @@ from kubeproxy.modes.nftables.mode import NftablesBackend
 from kubeproxy.modes.nftables.options import Options
 from kubeproxy.sync.clock import SystemClock
 from kubeproxy.sync.engine import Engine, EngineTimes
+from kubeproxy.sync.pipeline import Pipeline
+from kubeproxy.sync.report import RoundReport
 
 PORT, TARGET_PORT = 80, 8080
 
@@ -124,6 +126,18 @@ class TimedNftables(Nftables):
             self.seconds += time.perf_counter() - started
 
 
+class Rounds(IgnoreRounds):
+    """Counts rounds that read everything, and rounds that repaired something."""
+
+    def __init__(self) -> None:
+        self.full_rounds = 0
+        self.repaired = 0
+
+    async def round_finished(self, report: RoundReport, pipeline: Pipeline) -> None:
+        self.full_rounds += report.is_full
+        self.repaired += bool(report.drifted_items)
+
+
 class Bench:
     """One proxy over a cluster of a given size, in the current namespace."""
 
@@ -131,15 +145,16 @@ class Bench:
         self.size = size
         self.nftables = TimedNftables(Family.IPV4.af)
         self.backend = NftablesBackend(Family.IPV4, Options(), lambda _: self.nftables)
+        self.listener = Rounds()
         self.engine = Engine(
             self.backend,
             node(),
             clock=SystemClock(),
-            listener=IgnoreRounds(),
+            listener=self.listener,
             times=EngineTimes(min_seconds=min_seconds),
         )
         for index in range(size.services):
-            facts = service(_name(index), cluster_ip=_cluster_ip(index))
+            facts = service(_name(index), cluster_ip=cluster_ip(index))
             self.engine.pipeline.store.set_service(facts)
             self.set_endpoints(index, range(size.endpoints))
 
@@ -167,7 +182,7 @@ def _ip(first: int, number: int) -> str:
     return f"{first + (number >> 24)}.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
 
 
-def _cluster_ip(index: int) -> str:
+def cluster_ip(index: int) -> str:
     return _ip(10, index + 1)
 
 
@@ -181,7 +196,7 @@ def upstream_text(size: Size) -> str:
     for index in range(size.services):
         namespace, _, name = _name(index).partition("/")
         pods = tuple((_pod_ip(index, slot), TARGET_PORT) for slot in range(size.endpoints))
-        services.append(PlainService(namespace, name, _cluster_ip(index), PORT, pods))
+        services.append(PlainService(namespace, name, cluster_ip(index), PORT, pods))
     return upstream_table(services)
 
 

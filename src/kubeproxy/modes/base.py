@@ -202,8 +202,17 @@ class RefusedPackets(Struct, frozen=True, gc=False):
     packets: int
 
 
-DriftListener: TypeAlias = Callable[[str], None]
-"""Called with a description of what another process changed; the engine re-reads and repairs."""
+class DriftListener(Protocol):
+    """Called with a description of what another process changed; the engine repairs it.
+
+    `items` are all that may differ, as `Backend.read_some` takes them. None: it may be anything.
+    `noticed_at` is when the last of it was noticed, by the steady clock, if not now.
+    """
+
+    def __call__(
+        self, what: str, items: Collection[Any] | None = None, noticed_at: float | None = None
+    ) -> None: ...
+
 
 _MOST_NAMED = 3
 
@@ -291,6 +300,14 @@ class Backend(ABC, Generic[I, V, Options]):
 
     async def watch(self, drifted: DriftListener) -> None:
         """Run until cancelled; call `drifted` when another process changes what is ours."""
+
+    async def read_some(self, items: Collection[I]) -> Mapping[I, V | None] | None:
+        """What the kernel holds of these items; None stands for one that is not there.
+
+        Return None where a mode cannot ask for single items, or would be slower: then everything
+        is read. Raises KernelError.
+        """
+        return None
 
     def unsettled(self) -> Collection[Owner]:
         """Owners whose rendering depends on something just learned from an effect.

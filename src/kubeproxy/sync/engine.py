@@ -2,7 +2,8 @@
 
 The engine owns the order of effects and the policy for errors; what to do is decided elsewhere.
 
-    one round    read the kernel   at start, after a failure, on drift, hourly; else not at all
+    one round    read the kernel   at start, after a failure, on drift, hourly; else not at all.
+                                   Of drift whose items are known only these are read
                  recompute         facts → plans → fragments → ledger (`pipeline`; no waiting)
                  apply             additions over the sinks forward, removals backward
                  report            metrics, health, logs; which service ports may have stale flows
@@ -30,11 +31,19 @@ from kubeproxy.facts.endpoint import SliceFacts
 from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.service import ServiceFacts
-from kubeproxy.modes.base import SCAFFOLD, AnyBackend, AnyChange, AnyFragment, AnySink, Owner
+from kubeproxy.modes.base import (
+    SCAFFOLD,
+    AnyBackend,
+    AnyChange,
+    AnyFragment,
+    AnyItem,
+    AnySink,
+    Owner,
+)
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.edits import edits_of
 from kubeproxy.sync.flows import FlowCleaner
-from kubeproxy.sync.pipeline import Pipeline, PlanListener, Recomputed
+from kubeproxy.sync.pipeline import Pipeline, PlanListener, Recomputed, sink_accepts
 from kubeproxy.sync.refused import RefusedOwners
 from kubeproxy.sync.report import Refusal, RoundReport
 from kubeproxy.sync.runner import Runner
@@ -47,6 +56,9 @@ MOST_PASSES = 4
 
 MOST_SHOWN = 20
 """How many items that another process changed are shown one by one."""
+
+MOST_DOUBTFUL = 10_000
+"""How many single items are read before a read of everything is the better way."""
 
 MOST_DRIFT_TEXT = 500
 """How much is kept of what several watchers notice before a round repairs it."""
@@ -123,8 +135,10 @@ class Engine:
         self._is_synced = False
         self._kernel_state_unknown = True
         self._reread_requested = False
+        self._doubtful: set[AnyItem] = set()
+        """What another process may have changed, as long as no read of everything is due."""
         self._drift = ""
-        self._last_full = float("-inf")
+        self._last_full = self._read_at = float("-inf")
         self._full_seconds = times.full_seconds
         self._tick_at = float("inf")
         self._refused = RefusedOwners(self._wanted_by)
@@ -206,11 +220,23 @@ class Engine:
         self._runner.request()
         self._wake.set()
 
-    def report_drift(self, what: str) -> None:
-        """Request a round that re-reads the kernel: another process changed what is ours."""
+    def report_drift(
+        self,
+        what: str,
+        items: Collection[AnyItem] | None = None,
+        noticed_at: float | None = None,
+    ) -> None:
+        """Request a round that re-reads the kernel: another process changed what is ours.
+
+        `items` are all that it may have changed, if that is known. What was noticed before the
+        kernel was last read is known already: a refused batch may have led to that.
+        """
         if what not in self._drift and len(self._drift) < MOST_DRIFT_TEXT:
             self._drift = f"{self._drift}; {what}" if self._drift else what
-        self.request(full=True)
+        if noticed_at is not None and noticed_at < self._read_at:
+            return
+        self._doubtful.update(items or ())
+        self.request(full=items is None or len(self._doubtful) > MOST_DOUBTFUL)
 
     # --- the loop ---
 
@@ -248,11 +274,10 @@ class Engine:
         """Bring the kernel to what the facts call for. Return what happened."""
         self._runner.begin()
         started = self._clock.monotonic()
-        is_full = self._is_read_due(started)
         with self._flows.turns.round() if self._flows else nullcontext():
-            report = await self._attempt(started, is_full=is_full)
+            report = await self._attempt(started, is_full=self._is_read_due(started))
         finished = self._clock.monotonic()
-        if report.is_done and is_full:
+        if report.is_done and report.is_full:
             self._last_full = finished
         self._has_failed = not report.is_done
         self._runner.end(finished, is_success=report.is_done)
@@ -273,7 +298,11 @@ class Engine:
         # Trust is suspended until every effect is known: a cancelled round must re-read. A re-read
         # requested from here on concerns something this round may have missed.
         self._kernel_state_unknown, self._reread_requested = True, False
+        doubtful, self._doubtful = self._doubtful, set()
         try:
+            if doubtful and not is_full:
+                some = await self._read_some(doubtful)
+                is_full, drift_found = some is None, some or drift_found
             if is_full:
                 found = await self._read_kernel()
                 # After a doubtful end the differences are our own doing.
@@ -320,8 +349,22 @@ class Engine:
             # Of a Service that waits already the oldest change is the one that counts.
             self._trigger_times.setdefault(name, times)
 
+    async def _read_some(self, items: Collection[AnyItem]) -> _Drift | None:
+        """Re-read these items. Return what differed, or None if everything must be read."""
+        try:
+            found = await self.backend.read_some(items)
+        except Exception as fault:  # as in _read_kernel
+            raise _as_kernel_error(fault) from fault
+        if found is None:
+            return None
+        differing = self.pipeline.ledger.resync_some(found)
+        return self._shown(
+            differing, self.pipeline.first_differences(found.__contains__, MOST_SHOWN)
+        )
+
     async def _read_kernel(self) -> _Drift:
         """Re-read the kernel and reset the ledger to it. Return what differed."""
+        started = self._clock.monotonic()
         items, shown = 0, list[AnyChange]()
         for sink in self.backend.sinks:
             try:
@@ -331,8 +374,13 @@ class Engine:
             differing = self.pipeline.resync(sink, found)
             items += differing
             if differing and self._last_full > float("-inf"):
-                shown += self.pipeline.first_differences(sink, MOST_SHOWN - len(shown))
-        edits = edits_of(self.backend, shown, "not ours")
+                most = MOST_SHOWN - len(shown)
+                shown += self.pipeline.first_differences(sink_accepts(sink), most)
+        self._read_at = started
+        return self._shown(items, shown)
+
+    def _shown(self, items: int, changes: Sequence[AnyChange]) -> _Drift:
+        edits = edits_of(self.backend, changes, "not ours")
         return _Drift(items, tuple(line for edit in edits for line in edit.lines()))
 
     # --- applying ---

@@ -14,7 +14,7 @@ Knows neither Kubernetes nor Linux.
             ▼                        no
       wanted, owners ──────▶ pending[item] = believed value ──difference()──▶ changes
                                      ▲                                          │
-                 resync(read) ───────┘                            confirm() after apply
+        resync(read), resync_some ───┘                            confirm() after apply
 
 What is believed of an item is therefore never stored twice: `pending[item]` if it is there, else
 the wanted value. In steady state nothing is pending, an item costs one entry in `owners`, and the
@@ -147,17 +147,21 @@ class Ledger(Generic[O, I, V]):
 
         Return the number of items that were believed to be in another state: drift.
         """
-        drifted = 0
-        for item in self._known(applied, accept):
-            found = applied.get(item)
-            if found != self._believed(item):
-                drifted += 1
-            if found == self.wanted(item):
-                self._pending.pop(item, None)
-                self._blame.pop(item, None)
-            else:
-                self._pending[item] = found
-        return drifted
+        return sum(self._believe(item, applied.get(item)) for item in self._known(applied, accept))
+
+    def resync_some(self, found: Mapping[I, V | None]) -> int:
+        """Set what is believed of these items alone; None stands for absent. Return the drift."""
+        return sum(self._believe(item, value) for item, value in found.items())
+
+    def _believe(self, item: I, found: V | None) -> bool:
+        """Set what is believed of one item. Return whether it was believed to be otherwise."""
+        has_drifted = found != self._believed(item)
+        if found == self.wanted(item):
+            self._pending.pop(item, None)
+            self._blame.pop(item, None)
+        else:
+            self._pending[item] = found
+        return has_drifted
 
     def _known(self, applied: Mapping[I, V], accept: Callable[[I], bool] | None) -> set[I]:
         known = self._owners.keys() | self._pending.keys()

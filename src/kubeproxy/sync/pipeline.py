@@ -267,9 +267,9 @@ class Pipeline:
         """What must change of the sink's items."""
         return self.ledger.difference(sink_accepts(sink))
 
-    def first_differences(self, sink: AnySink, most: int) -> list[AnyChange]:
-        """Some of what must change of the sink's items, found without looking at the rest."""
-        return list(islice(self.ledger.differences(sink_accepts(sink)), most))
+    def first_differences(self, accept: Callable[[AnyItem], bool], most: int) -> list[AnyChange]:
+        """Some of what must change of the accepted items, found without looking at the rest."""
+        return list(islice(self.ledger.differences(accept), most))
 
     def resync(self, sink: AnySink, found: AnyFragment) -> int:
         """Reset the ledger to what the sink has read. Return the number of items that differed."""

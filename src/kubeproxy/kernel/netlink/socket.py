@@ -19,7 +19,7 @@ import select
 import socket
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from kubeproxy.errors import Busy, Drifted, KernelError, Rejected
 from kubeproxy.kernel.netlink import codec
@@ -166,6 +166,27 @@ class NetlinkSocket:
             ]
         return failures
 
+    def ask(self, kind: int, bodies: Sequence[bytes]) -> Iterator[tuple[int, Message]]:
+        """Send a request for each body, in one call. Yield replies with the place of their request.
+
+        For protocols whose kernel side works inside `sendmsg`. All replies must fit the receive
+        buffer.
+        """
+        first = self.reserve(len(bodies))
+        packed = [
+            codec.message(kind, codec.NLM_F_REQUEST, first + place, body)
+            for place, body in enumerate(bodies)
+        ]
+        self._send(b"".join(packed))
+        while (data := self._receive_now()) is not None:
+            for reply in codec.iter_messages(data):
+                if first <= reply.seq < first + len(bodies):
+                    yield reply.seq - first, reply
+
+    def reserve_replies(self, size: int) -> None:
+        """Make room for replies of this many bytes."""
+        _grow(self._socket, _SO_RCVBUFFORCE, socket.SO_RCVBUF, size)
+
     def _send(self, datagram: bytes | bytearray) -> None:
         try:
             self._socket.send(datagram)
@@ -214,7 +235,7 @@ class Overrun(KernelError):
 
 
 class NetlinkMonitor:
-    """Multicast notifications of one protocol, without those the socket `skip_author` caused."""
+    """Multicast notifications of one protocol, without those that `skip_authors` caused."""
 
     def __init__(
         self,
@@ -222,11 +243,10 @@ class NetlinkMonitor:
         groups: Sequence[int],
         *,
         receive_buffer: int = 1 << 22,
-        skip_author: int | None = None,
+        skip_authors: Collection[int] = (),
     ) -> None:
         self._socket = _open(protocol)
-        if skip_author is not None:
-            _drop_author(self._socket, skip_author)
+        self.skip_authors(skip_authors)
         _grow(self._socket, _SO_RCVBUFFORCE, socket.SO_RCVBUF, receive_buffer)
         for group in groups:
             self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
@@ -244,6 +264,11 @@ class NetlinkMonitor:
     def fileno(self) -> int:
         """The descriptor, to wait for it together with others."""
         return self._socket.fileno()
+
+    def skip_authors(self, authors: Collection[int]) -> None:
+        """Make the kernel withhold from now on what sockets with these port ids cause."""
+        if authors:
+            _attach(self._socket, _dropping(authors))
 
     def grow(self, receive_buffer: int) -> None:
         """Make room for more notifications that are not read yet."""
@@ -296,22 +321,24 @@ def _grow(handle: socket.socket, force: int, plain: int, size: int) -> None:
         handle.setsockopt(socket.SOL_SOCKET, plain, size)
 
 
-def _drop_author(handle: socket.socket, author: int) -> None:
-    """Make the kernel withhold messages whose header names this author.
+def _dropping(authors: Collection[int]) -> bytes:
+    """A classic BPF program that drops datagrams whose first header names one of these authors.
 
-    A classic BPF program loads the header's port id, compares, and drops or passes. It loads in
-    network order what the header holds in host order, hence the swap.
+    It loads in network order what the header holds in host order, hence the swap.
     """
-    wanted = struct.unpack(">I", struct.pack("=I", author))[0]
-    program = b"".join(
-        struct.pack("=HBBI", *instruction)
-        for instruction in (
-            (0x20, 0, 0, 12),  # ld [12]
-            (0x15, 0, 1, wanted),  # jeq wanted, next, skip
-            (0x06, 0, 0, 0),  # ret 0
-            (0x06, 0, 0, 0xFFFFFFFF),  # ret all
-        )
-    )
+    swapped = [struct.unpack(">I", struct.pack("=I", author))[0] for author in authors]
+    instructions = [
+        (0x20, 0, 0, 12),  # ld [12]
+        # jeq author: over the others and the next one
+        *((0x15, len(swapped) - place, 0, author) for place, author in enumerate(swapped)),
+        (0x06, 0, 0, 0xFFFFFFFF),  # ret all
+        (0x06, 0, 0, 0),  # ret 0
+    ]
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
+
+
+def _attach(handle: socket.socket, program: bytes) -> None:
+    """Filter what the socket receives, instead of any filter it had before."""
     buffer = ctypes.create_string_buffer(program)
     pointer = struct.pack("HP", len(program) // 8, ctypes.addressof(buffer))
     handle.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pointer)

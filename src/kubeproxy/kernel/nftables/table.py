@@ -7,8 +7,9 @@ consistent. Leaves to others: what the messages mean (`wire`), and which there s
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from kubeproxy.kernel.netlink import codec
@@ -23,12 +24,15 @@ from kubeproxy.kernel.nftables import traces
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.rcu import wait_for_readers
 
+KEYS_PER_CALL = 64
+"""The kernel replies with one message for each key, and all of them wait in the receive buffer."""
+
+_REPLY_BYTES = 8192
+"""What a reply takes of the buffer: the kernel makes room for a page of attributes."""
+
 
 class NftablesTable(Protocol):
     """What the rest of the program needs of nf_tables."""
-
-    @property
-    def port_id(self) -> int: ...
 
     def close(self) -> None: ...
 
@@ -44,7 +48,9 @@ class NftablesTable(Protocol):
 
     def element_lists(self, table: str, name: str) -> list[bytes]: ...
 
-    def elements(self, table: str, name: str) -> list[nft.ElementInfo]: ...
+    def element_runs(
+        self, table: str, name: str, runs: Sequence[Sequence[bytes]]
+    ) -> list[list[bytes]]: ...
 
     def objects(self, table: str) -> list[nft.ObjectInfo]: ...
 
@@ -59,6 +65,8 @@ class Nftables:
     def __init__(self, family: int) -> None:
         self.family = family
         self._socket = NetlinkSocket(NETLINK_NETFILTER)
+        self._socket.reserve_replies(KEYS_PER_CALL * _REPLY_BYTES)
+        _OPEN.add(self)
 
     def __enter__(self) -> Nftables:
         return self
@@ -68,6 +76,7 @@ class Nftables:
 
     def close(self) -> None:
         """Close the socket. Harmless when repeated."""
+        _OPEN.discard(self)
         self._socket.close()
 
     @property
@@ -130,6 +139,25 @@ class Nftables:
         lists = self.element_lists(table, name)
         return [found for listed in lists for found in nft.parse_elements(listed)]
 
+    def element_runs(
+        self, table: str, name: str, runs: Sequence[Sequence[bytes]]
+    ) -> list[list[bytes]]:
+        """Ask for keys instead of listing: of each run the elements up to the first missing one.
+
+        Takes a few microseconds for a key, whatever the size of the set. A run has at most
+        `KEYS_PER_CALL` keys. The elements are packed like those of `element_lists`.
+        """
+        head = codec.nfgen(self.family) + nft.elements_reference(table, name)
+        found: list[list[bytes]] = [[] for _ in runs]
+        for start, part in _calls(runs):
+            asked = [head + nft.elements_list(map(nft.key_element, run)) for run in part]
+            for place, reply in self._socket.ask(nft.SUBSYSTEM | nft.GETSETELEM, asked):
+                if reply.type != codec.NLMSG_ERROR:
+                    found[start + place].append(nft.parse_element_list(reply))
+                elif (failure := codec.parse_failure(reply)).errno != errno.ENOENT:
+                    raise kernel_error(failure.errno, f"elements of {table}/{name}", failure.text)
+        return found
+
     def objects(self, table: str) -> list[nft.ObjectInfo]:
         """The named counters, quotas and so on of a table."""
         dumped = self._dump(nft.GETOBJ, nft.object_reference(table), f"list objects of {table}")
@@ -144,6 +172,18 @@ class Nftables:
     def wait_for_readers(self) -> None:
         """Return when no packet is under way any more that may have read what is replaced now."""
         wait_for_readers()
+
+
+def _calls(runs: Sequence[Sequence[bytes]]) -> Iterator[tuple[int, Sequence[Sequence[bytes]]]]:
+    """Runs of at most `KEYS_PER_CALL` keys together, each part with the place of its first."""
+    start, keys = 0, 0
+    for place, run in enumerate(runs):
+        if keys and keys + len(run) > KEYS_PER_CALL:
+            yield start, runs[start:place]
+            start, keys = place, 0
+        keys += len(run)
+    if keys:
+        yield start, runs[start:]
 
 
 def refusals_of(
@@ -172,6 +212,17 @@ def open_tracer() -> NetlinkMonitor:
     return NetlinkMonitor(NETLINK_NETFILTER, (traces.NFNLGRP_NFTRACE,))
 
 
-def open_monitor(author: int) -> NetlinkMonitor:
-    """Subscribe to all nf_tables changes but those made by the socket whose port id is `author`."""
-    return NetlinkMonitor(NETLINK_NETFILTER, (nft.NFNLGRP_NFTABLES,), skip_author=author)
+_OPEN: set[Nftables] = set()
+
+
+def own_ports() -> Collection[int]:
+    """The port ids under which this process changes nf_tables, of all families."""
+    return {opened.port_id for opened in _OPEN}
+
+
+def open_monitor() -> NetlinkMonitor:
+    """Subscribe to all nf_tables changes but those that this process makes.
+
+    That is, by what is open now. `skip_authors` is there for what is opened later.
+    """
+    return NetlinkMonitor(NETLINK_NETFILTER, (nft.NFNLGRP_NFTABLES,), skip_authors=own_ports())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from kubeproxy.facts.address import is_loopback
 from kubeproxy.facts.ids import Family
@@ -21,7 +21,7 @@ from kubeproxy.modes.base import (
 from kubeproxy.modes.nftables.check import check
 from kubeproxy.modes.nftables.cleanup import cleanup
 from kubeproxy.modes.nftables.describe import describe, item_lines
-from kubeproxy.modes.nftables.items import Fragment, Item, ListenerItem, Value
+from kubeproxy.modes.nftables.items import ElementItem, Fragment, Item, ListenerItem, Value
 from kubeproxy.modes.nftables.names import layout_of
 from kubeproxy.modes.nftables.options import Options, options_of
 from kubeproxy.modes.nftables.render import render
@@ -87,8 +87,12 @@ class NftablesBackend(Backend[Item, Value, Options]):
     async def watch(self, drifted: DriftListener) -> None:
         await watch_table(self._open_monitor, drifted)
 
+    async def read_some(self, items: Collection[Item]) -> Mapping[Item, Value | None] | None:
+        elements = [item for item in items if isinstance(item, ElementItem)]
+        return await self._table.read_some(elements) if len(elements) == len(items) else None
+
     def _open_monitor(self) -> DriftMonitor:
-        return DriftMonitor(self._layout, self._table.nftables.port_id)
+        return DriftMonitor(self._layout)
 
     async def tick(self, now: float) -> float | None:
         return None if self._localhost is None else await self._localhost.retry()

@@ -2,31 +2,26 @@
 
 Promise: everything in the table is reported, so that what is not wanted goes away, and whatever
 another process has put there differs from what we would write. A table whose sets have other types
-than ours is unusable and is replaced as a whole. Leaves to others: what to do about it.
+than ours is unusable and is replaced as a whole. Leaves to others: elements (`elements`), and what
+to do about it.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.nftables.table import NftablesTable
-from kubeproxy.kernel.nftables.wire import ElementTemplate
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.compile import codec
-from kubeproxy.modes.nftables.compile.units import pool_templates
 from kubeproxy.modes.nftables.items import (
     TABLE,
     Chain,
     ChainItem,
-    Element,
-    ElementItem,
     Foreign,
     ForeignItem,
     Item,
-    Pool,
-    PoolItem,
     SetItem,
     SetSpec,
     Table,
@@ -35,8 +30,8 @@ from kubeproxy.modes.nftables.items import (
 from kubeproxy.modes.nftables.names import FamilyLayout
 from kubeproxy.modes.nftables.rules.affinity import affinity_set_spec
 from kubeproxy.modes.nftables.rules.expressions import Rule
-from kubeproxy.modes.nftables.rules.typeof import LONGEST_POOL
 from kubeproxy.modes.nftables.scaffold import node_port_ips_spec, set_specs
+from kubeproxy.modes.nftables.sinks.elements import list_elements
 
 UNREADABLE = (KeyError, IndexError, ValueError, struct.error)
 """What decoding raises when a dump does not have the form that it is known to have."""
@@ -64,7 +59,7 @@ def read_table(nftables: NftablesTable, layout: FamilyLayout) -> dict[Item, Valu
     }
     items |= {SetItem(name): spec for name, spec in sets.items()}
     items |= _read_chains(nftables)
-    items |= _read_elements(nftables, layout, sets.keys())
+    items |= list_elements(nftables, layout, sets.keys())
     items |= _read_foreign(nftables)
     return items
 
@@ -102,56 +97,3 @@ def _read_chains(nftables: NftablesTable) -> dict[Item, Value]:
 def _read_foreign(nftables: NftablesTable) -> dict[Item, Value]:
     found = (*nftables.objects(names.TABLE_NAME), *nftables.flowtables(names.TABLE_NAME))
     return {ForeignItem(thing.name, thing.type): Foreign() for thing in found}
-
-
-def _read_elements(
-    nftables: NftablesTable, layout: FamilyLayout, present: Iterable[str]
-) -> dict[Item, Value]:
-    """Elements of the sets we know. Those of affinity sets are left out: packets add them."""
-    items: dict[Item, Value] = {}
-    known = set_specs(layout).keys() | {names.NODE_PORT_IPS}
-    templates = pool_templates(layout)
-    for name in sorted(known & set(present)):
-        if name in templates:
-            items |= _read_pools(nftables, name, templates[name])
-            continue
-        for found in nftables.elements(names.TABLE_NAME, name):
-            value = Element(found.verdict, found.comment, found.has_more)
-            items[ElementItem(name, found.key)] = value
-    return items
-
-
-def _read_pools(nftables: NftablesTable, name: str, template: ElementTemplate) -> dict[Item, Value]:
-    """The pools of one map. What is no slot is reported as a single element, so that it goes."""
-    pools: dict[bytes, dict[int, bytes]] = {}
-    strays: dict[Item, Value] = {}
-    for key, data in _pool_elements(nftables, name, template):
-        index = codec.INDEX.unpack(key[-4:])[0] if data else LONGEST_POOL
-        if index >= LONGEST_POOL or not any(data):
-            strays[ElementItem(name, key)] = Element()
-        else:
-            pools.setdefault(key[:-4], {})[index] = data
-    return strays | {PoolItem(name, key): join_slots(slots) for key, slots in pools.items()}
-
-
-def _pool_elements(
-    nftables: NftablesTable, name: str, template: ElementTemplate
-) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and data; no data where an element is not like ours."""
-    for listed in nftables.element_lists(names.TABLE_NAME, name):
-        quickly = template.parse(listed)
-        if quickly is not None:
-            yield from quickly
-            continue
-        for found in nft.parse_elements(listed):
-            is_ours = found.key and not found.has_more and not found.comment
-            yield found.key, found.data if is_ours else b""
-
-
-def join_slots(slots: Mapping[int, bytes]) -> Pool:
-    """Slots in order of index, with zeros for a missing one."""
-    width = len(next(iter(slots.values())))
-    last = max(slots)
-    if last + 1 == len(slots):
-        return Pool(b"".join([slots[index] for index in range(last + 1)]))
-    return Pool(b"".join([slots.get(index, b"\0" * width) for index in range(last + 1)]))

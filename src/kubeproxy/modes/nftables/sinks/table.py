@@ -3,14 +3,14 @@
 Promise: what another process puts into our table never ends the program, nor makes it repair the
 same thing for ever: what cannot be read or mended is replaced with the whole table, once. Ours is
 recognised by the table's name alone: no other program may write there. Leaves to others: the order
-of transactions (`compile`), and what there is (`reading`).
+of transactions (`compile`), and what there is (`reading`, `elements`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from kubeproxy.errors import Busy, Drifted, Rejected
 from kubeproxy.kernel.nftables import wire as nft
@@ -34,6 +34,7 @@ from kubeproxy.modes.nftables.items import (
     Value,
 )
 from kubeproxy.modes.nftables.names import FamilyLayout
+from kubeproxy.modes.nftables.sinks.elements import find_elements
 from kubeproxy.modes.nftables.sinks.reading import UNREADABLE, find_table, read_table
 
 logger = get_logger(__name__)
@@ -96,6 +97,17 @@ class TableSink:
             return self._replace(f"it cannot be read: {error!r}")
         self._was_replaced = False
         return found
+
+    async def read_some(
+        self, elements: Collection[ElementItem]
+    ) -> Mapping[Item, Value | None] | None:
+        """What there is of these elements, or None if the whole table must be read."""
+        if self._is_resisting:
+            return None
+        try:
+            return await asyncio.to_thread(find_elements, self.nftables, self._layout, elements)
+        except UNREADABLE:
+            return None
 
     def _replace(self, reason: str) -> Mapping[Item, Value]:
         """Report the table as one that must be replaced, but not twice in a row."""

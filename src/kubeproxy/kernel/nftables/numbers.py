@@ -1,0 +1,133 @@
+"""The kernel's numbers for nf_tables, under the kernel's names. Pure data.
+
+As in include/uapi/linux/netfilter/nf_tables.h where no other header is named. Only what is needed
+is listed, hence the gaps.
+"""
+
+from __future__ import annotations
+
+from kubeproxy.kernel.netlink import codec
+
+# nfnetlink.h; the subsystem is the upper byte of a message type
+NFNL_SUBSYS_NFTABLES = 10
+SUBSYSTEM = NFNL_SUBSYS_NFTABLES << 8
+NFNLGRP_NFTABLES = 7
+NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END = 0x10, 0x11
+
+# enum nf_tables_msg_types, without its prefix NFT_MSG_
+NEWTABLE, GETTABLE, DELTABLE = 0, 1, 2
+NEWCHAIN, GETCHAIN, DELCHAIN = 3, 4, 5
+NEWRULE, GETRULE, DELRULE = 6, 7, 8
+NEWSET, GETSET, DELSET = 9, 10, 11
+NEWSETELEM, GETSETELEM, DELSETELEM = 12, 13, 14
+NEWGEN = 15
+NEWOBJ, GETOBJ, DELOBJ = 18, 19, 20
+NEWFLOWTABLE, GETFLOWTABLE, DELFLOWTABLE = 22, 23, 24
+
+# enum nft_registers: 0 holds the verdict, 1 to 4 are the old names of every fourth 4-byte register
+NFT_REG_VERDICT, NFT_REG_1, NFT_REG_4 = 0, 1, 4
+NFT_REG32_00 = 8
+
+# netfilter.h and enum nft_verdicts
+NF_DROP, NF_ACCEPT = 0, 1
+NFT_CONTINUE, NFT_BREAK, NFT_JUMP, NFT_GOTO, NFT_RETURN = -1, -2, -3, -4, -5
+
+# netfilter.h
+NFPROTO_UNSPEC, NFPROTO_INET = 0, 1
+
+# netfilter.h, enum nf_inet_hooks
+NF_INET_PRE_ROUTING, NF_INET_LOCAL_IN, NF_INET_FORWARD = 0, 1, 2
+NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING = 3, 4
+
+# netfilter_ipv4.h, enum nf_ip_hook_priorities; the numbers are the same for IPv6
+NF_IP_PRI_NAT_DST, NF_IP_PRI_FILTER, NF_IP_PRI_NAT_SRC = -100, 0, 100
+
+NFTA_LIST_ELEM = 1
+NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY = 1, 2
+NFTA_TABLE_NAME, NFTA_TABLE_FLAGS, NFTA_TABLE_USERDATA = 1, 2, 6
+NFT_TABLE_F_DORMANT = 0x1
+"""The base chains of such a table are not attached to their hooks."""
+NFTA_OBJ_TABLE, NFTA_OBJ_NAME, NFTA_OBJ_TYPE = 1, 2, 3
+NFTA_GEN_PROC_PID, NFTA_GEN_PROC_NAME = 2, 3
+NFTA_FLOWTABLE_TABLE, NFTA_FLOWTABLE_NAME = 1, 2
+
+NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME, NFTA_CHAIN_HOOK, NFTA_CHAIN_POLICY = 1, 3, 4, 5
+NFTA_CHAIN_TYPE, NFTA_CHAIN_FLAGS, NFTA_CHAIN_USERDATA = 7, 10, 12
+NFT_CHAIN_BINDING = 0x4
+"""A chain without a name of its own, which lives and dies with the rule that jumps there."""
+
+NFTA_RULE_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_EXPRESSIONS = 1, 2, 3, 4
+NFTA_RULE_USERDATA = 7
+
+NFTA_SET_TABLE, NFTA_SET_NAME, NFTA_SET_FLAGS = 1, 2, 3
+NFTA_SET_KEY_TYPE, NFTA_SET_KEY_LEN, NFTA_SET_DATA_TYPE, NFTA_SET_DATA_LEN = 4, 5, 6, 7
+NFTA_SET_DESC, NFTA_SET_ID, NFTA_SET_TIMEOUT, NFTA_SET_USERDATA = 9, 10, 11, 13
+NFTA_SET_EXPR, NFTA_SET_EXPRESSIONS = 17, 18
+NFTA_SET_DESC_SIZE = 1
+
+NFT_SET_ANONYMOUS, NFT_SET_MAP, NFT_SET_TIMEOUT, NFT_SET_EVAL = 0x1, 0x8, 0x10, 0x20
+"""Rules may add elements to a set with NFT_SET_EVAL, which nft calls "dynamic"."""
+NFT_DATA_VERDICT = 0xFFFFFF00
+"""The data type of a verdict map."""
+
+NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_ELEMENTS = 1, 2, 3
+NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_USERDATA = 1, 2, 3, 6
+NFT_SET_ELEM_CATCHALL = 0x2
+"""The element without a key, which every key matches that no other element matches."""
+NFTA_DATA_VALUE, NFTA_DATA_VERDICT = 1, 2
+NFTA_VERDICT_CODE, NFTA_VERDICT_CHAIN = 1, 2
+NFTA_EXPR_NAME, NFTA_EXPR_DATA = 1, 2
+
+# Expressions in the order of the header. Values of an attribute stand below the attributes.
+NFTA_IMMEDIATE_DREG, NFTA_IMMEDIATE_DATA = 1, 2
+NFTA_BITWISE_SREG, NFTA_BITWISE_DREG, NFTA_BITWISE_LEN = 1, 2, 3
+NFTA_BITWISE_MASK, NFTA_BITWISE_XOR = 4, 5
+NFTA_CMP_SREG, NFTA_CMP_OP, NFTA_CMP_DATA = 1, 2, 3
+NFT_CMP_EQ, NFT_CMP_NEQ = 0, 1
+NFTA_LOOKUP_SET, NFTA_LOOKUP_SREG, NFTA_LOOKUP_DREG, NFTA_LOOKUP_FLAGS = 1, 2, 3, 5
+NFTA_DYNSET_SET_NAME, NFTA_DYNSET_OP, NFTA_DYNSET_SREG_KEY = 1, 3, 4
+NFT_DYNSET_OP_UPDATE = 1
+NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_OFFSET, NFTA_PAYLOAD_LEN = 1, 2, 3, 4
+NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER = 1, 2
+NFTA_META_DREG, NFTA_META_KEY, NFTA_META_SREG = 1, 2, 3
+NFT_META_MARK, NFT_META_IIFNAME, NFT_META_L4PROTO = 3, 6, 16
+NFTA_CT_DREG, NFTA_CT_KEY = 1, 2
+NFT_CT_STATE, NFT_CT_STATUS = 0, 2
+NFTA_REJECT_TYPE, NFTA_REJECT_ICMP_CODE = 1, 2
+NFT_REJECT_ICMP_UNREACH = 0
+NFTA_NAT_TYPE, NFTA_NAT_FAMILY, NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_ADDR_MAX = 1, 2, 3, 4
+NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_REG_PROTO_MAX, NFTA_NAT_FLAGS = 5, 6, 7
+NFT_NAT_DNAT = 1
+NFTA_MASQ_FLAGS = 1
+NFTA_FIB_DREG, NFTA_FIB_RESULT, NFTA_FIB_FLAGS = 1, 2, 3
+NFT_FIB_RESULT_ADDRTYPE = 3
+NFTA_FIB_F_SADDR, NFTA_FIB_F_DADDR = 1, 2
+NFTA_NG_DREG, NFTA_NG_MODULUS, NFTA_NG_TYPE, NFTA_NG_OFFSET = 1, 2, 3, 4
+NFT_NG_RANDOM = 1
+
+# Values that registers and attributes take from other headers.
+NF_CT_STATE_NEW = 0x08  # nf_conntrack_common.h: NF_CT_STATE_BIT(IP_CT_NEW)
+IPS_DST_NAT = 0x20  # nf_conntrack_common.h
+NF_NAT_RANGE_MAP_IPS, NF_NAT_RANGE_PROTO_SPECIFIED = 0x1, 0x2  # nf_nat.h
+NF_NAT_RANGE_PROTO_RANDOM_FULLY = 0x10  # nf_nat.h
+RTN_UNICAST, RTN_LOCAL = 1, 2  # rtnetlink.h
+ICMP_PORT_UNREACH, ICMPV6_PORT_UNREACH = 3, 4  # icmp.h, icmpv6.h
+IFNAMSIZ = 16  # if.h
+
+# Numbers that the kernel stores and only nft understands: types of keys and data (nft's
+# datatype.h), and what stands in user data (libnftnl's udata.h).
+TYPE_INTEGER, TYPE_IPADDR, TYPE_IP6ADDR = 4, 7, 8
+TYPE_INET_PROTOCOL, TYPE_INET_SERVICE, TYPE_MARK = 12, 13, 19
+TYPE_BITS = 6
+"""A concatenation packs the types of its fields into one number, this many bits for each."""
+UDATA_COMMENT = 0
+UDATA_SET_KEYBYTEORDER, UDATA_SET_COMMENT = 0, 7
+UDATA_SET_KEY_TYPEOF, UDATA_SET_DATA_TYPEOF = 3, 4
+BYTEORDER_INVALID, BYTEORDER_BIG_ENDIAN = 0, 2
+UDATA_COMMENT_MAXLEN = 128
+
+CREATE = codec.NLM_F_CREATE
+APPEND = codec.NLM_F_CREATE | codec.NLM_F_APPEND
+
+ELEMENTS_PER_LIST_BYTES = 60_000
+"""An attribute's length has 16 bits. A longer list of elements goes into several messages."""

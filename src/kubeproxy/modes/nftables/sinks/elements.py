@@ -1,0 +1,177 @@
+"""Elements of our sets and maps as items: all of them listed, or single ones asked for by key.
+
+Why both: the kernel lists a map in messages of 32 kB and walks through it from the beginning for
+each of them, while it finds a key in two microseconds in a map of any size. Promise: both ways
+report the same, and what is not like ours differs from what we would write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+
+from kubeproxy.kernel.nftables import wire as nft
+from kubeproxy.kernel.nftables.table import KEYS_PER_CALL, NftablesTable
+from kubeproxy.kernel.nftables.wire import ElementTemplate
+from kubeproxy.modes.nftables import names
+from kubeproxy.modes.nftables.compile import codec
+from kubeproxy.modes.nftables.compile.units import index_bytes, pool_templates
+from kubeproxy.modes.nftables.items import Element, ElementItem, Item, Pool, PoolItem, Value
+from kubeproxy.modes.nftables.names import FamilyLayout
+from kubeproxy.modes.nftables.rules.typeof import LONGEST_POOL
+from kubeproxy.modes.nftables.scaffold import set_specs
+
+
+def list_elements(
+    nftables: NftablesTable, layout: FamilyLayout, present: Iterable[str]
+) -> dict[Item, Value]:
+    """Elements of the sets we know. Those of affinity sets are left out: packets add them."""
+    items: dict[Item, Value] = {}
+    templates = pool_templates(layout)
+    for name in sorted(known_sets(layout) & set(present)):
+        lists = nftables.element_lists(names.TABLE_NAME, name)
+        template = templates.get(name)
+        items |= _members(name, lists) if template is None else _pools(name, lists, template)
+    return items
+
+
+def known_sets(layout: FamilyLayout) -> set[str]:
+    """The sets whose elements are items."""
+    return set_specs(layout).keys() | {names.NODE_PORT_IPS}
+
+
+def _members(name: str, lists: Iterable[bytes]) -> dict[Item, Value]:
+    """Elements of a set or verdict map."""
+    return {
+        ElementItem(name, found.key): Element(found.verdict, found.comment, found.has_more)
+        for listed in lists
+        for found in nft.parse_elements(listed)
+    }
+
+
+def _pools(name: str, lists: Iterable[bytes], template: ElementTemplate) -> dict[Item, Value]:
+    """The pools of one map. What is no slot is reported as a single element, so that it goes."""
+    pools: dict[bytes, dict[int, bytes]] = {}
+    strays: dict[Item, Value] = {}
+    for key, data in _pool_elements(lists, template):
+        index = codec.INDEX.unpack(key[-4:])[0] if data else LONGEST_POOL
+        if index >= LONGEST_POOL or not any(data):
+            strays[ElementItem(name, key)] = Element()
+        else:
+            pools.setdefault(key[:-4], {})[index] = data
+    return strays | {PoolItem(name, key): join_slots(slots) for key, slots in pools.items()}
+
+
+def _pool_elements(
+    lists: Iterable[bytes], template: ElementTemplate
+) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and data; no data where an element is not like ours."""
+    for listed in lists:
+        quickly = template.parse(listed)
+        if quickly is not None:
+            yield from quickly
+            continue
+        for found in nft.parse_elements(listed):
+            is_ours = found.key and not found.has_more and not found.comment
+            yield found.key, found.data if is_ours else b""
+
+
+def join_slots(slots: Mapping[int, bytes]) -> Pool:
+    """Slots in order of index, with zeros for a missing one."""
+    width = len(next(iter(slots.values())))
+    last = max(slots)
+    if last + 1 == len(slots):
+        return Pool(b"".join([slots[index] for index in range(last + 1)]))
+    return Pool(b"".join([slots.get(index, b"\0" * width) for index in range(last + 1)]))
+
+
+# ---- by key ----------------------------------------------------------------------------------
+
+MOST_KEYS = 20_000
+"""How many keys are asked for before listing everything is the better way."""
+
+
+def find_elements(
+    nftables: NftablesTable, layout: FamilyLayout, elements: Iterable[ElementItem]
+) -> dict[Item, Value | None] | None:
+    """What there is of these elements; None stands for an item that is not there.
+
+    A slot is part of its pool, so the whole pool is reported. Return None if these are too many.
+    """
+    by_set: dict[str, list[bytes]] = {}
+    known = known_sets(layout)
+    for element in elements:
+        if element.set in known:
+            by_set.setdefault(element.set, []).append(element.key)
+    questions = [_Question(name, keys, layout) for name, keys in by_set.items()]
+    if sum(question.size for question in questions) > MOST_KEYS:
+        return None
+    found: dict[Item, Value | None] = {}
+    for question in questions:
+        found |= dict.fromkeys(question.items()) | question.answer(nftables)
+    return found
+
+
+class _Question:
+    """Keys of one set to ask for: of a pool map those that are no slots, and pools.
+
+    Another process touched these keys alone. So the rest of a pool is as we wrote it, which is
+    without a gap: slots are asked for one by one up to the last that was touched, and from there
+    on until one is missing.
+    """
+
+    def __init__(self, name: str, keys: Iterable[bytes], layout: FamilyLayout) -> None:
+        self._name = name
+        self._keys = list(keys)
+        self._template = pool_templates(layout).get(name)
+        self._last_slots: dict[bytes, int] = {}
+        for key in self._keys:
+            pool, index = key[:-4], self._index(key)
+            if index is not None and index >= self._last_slots.get(pool, 0):
+                self._last_slots[pool] = index
+
+    def _index(self, key: bytes) -> int | None:
+        """The index in the key of a slot."""
+        if self._template is None or len(key) != self._template.key_length:
+            return None
+        index = int(codec.INDEX.unpack(key[-4:])[0])
+        return index if index < LONGEST_POOL else None
+
+    @property
+    def size(self) -> int:
+        return len(self._keys) + sum(self._last_slots.values())
+
+    def items(self) -> Iterator[Item]:
+        """All items that these keys may be part of."""
+        for key in self._keys:
+            yield ElementItem(self._name, key)
+        for pool in self._last_slots:
+            yield PoolItem(self._name, pool)
+
+    def answer(self, nftables: NftablesTable) -> dict[Item, Value]:
+        """The items that are there."""
+        slots = (
+            (pool + index_bytes(i)) for pool, last in self._last_slots.items() for i in range(last)
+        )
+        asked = dict.fromkeys(chain(self._keys, slots))
+        found = self._ask(nftables, [[key] for key in asked])
+        if self._template is None:
+            return _members(self._name, found)
+        for pool, last in self._last_slots.items():
+            found += self._ask_until_missing(nftables, pool, last + 1)
+        return _pools(self._name, found, self._template)
+
+    def _ask_until_missing(self, nftables: NftablesTable, pool: bytes, start: int) -> list[bytes]:
+        found: list[bytes] = []
+        count = 8
+        while True:
+            run = [pool + index_bytes(index) for index in range(start, start + count)]
+            more = self._ask(nftables, [run])
+            found += more
+            if len(more) < count:
+                return found
+            start, count = start + count, KEYS_PER_CALL
+
+    def _ask(self, nftables: NftablesTable, runs: Sequence[Sequence[bytes]]) -> list[bytes]:
+        found = nftables.element_runs(names.TABLE_NAME, self._name, runs)
+        return list(chain.from_iterable(found))
