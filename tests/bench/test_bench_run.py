@@ -50,6 +50,7 @@ def test_both_programs_are_measured(programs: None, mode: str, with_data: bool) 
         effort=Effort(connects=20, seconds=0.1),
         with_data=with_data,
         with_many=False,
+        with_conntrack=False,
         with_modes=False,
     )
     results = run_benchmark(options, Progress(_nothing, found))
@@ -76,6 +77,7 @@ def test_many_changes_are_measured_at_the_full_rate(programs: None) -> None:
         idle_seconds=0.5,
         limits=Limits(samples=1, cutoff_seconds=LIMIT_SECONDS, churn_seconds=1.0),
         with_data=False,
+        with_conntrack=False,
         with_modes=False,
     )
     results = run_benchmark(options, Progress(_nothing, lambda _: None))

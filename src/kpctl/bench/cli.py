@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kpctl.bench.records import Size
 
 _DEFAULT_OUTPUT = "bench-results.json"
-_PARTS = ("control", "data", "modes")
+_PARTS = ("control", "data", "conntrack", "modes")
 
 
 def _sizes(
@@ -37,6 +37,7 @@ def _sizes(
 @click.option("--budget", type=float, default=120.0, show_default=True, help="minutes")
 @click.option("--cutoff", type=float, default=60.0, show_default=True, help="seconds per point")
 @click.option("--churn", type=float, default=10.0, show_default=True, help="seconds of churn")
+@click.option("--flows", type=int, default=500_000, show_default=True, help="in the table")
 @click.option("--upstream-up-to", type=int, default=1_000_000, help="services")
 @click.option("--real-up-to", type=int, default=20_000, help="services from a real API server")
 @click.option("--output", type=click.Path(path_type=Path), default=_DEFAULT_OUTPUT)
@@ -54,6 +55,7 @@ def bench(
     budget: float,
     cutoff: float,
     churn: float,
+    flows: int,
     upstream_up_to: int,
     real_up_to: int,
     output: Path,
@@ -94,7 +96,9 @@ def bench(
             ipvs_sizes=sizes or standard.ipvs_sizes,
             with_control=not parts or "control" in parts,
             with_data=not parts or "data" in parts,
+            with_conntrack=not parts or "conntrack" in parts,
             with_modes=not parts or "modes" in parts,
+            flows=flows,
             command=shlex.join(["kpctl", *sys.argv[1:]]),
         )
         results = command.compare(console, options, output, keep=keep)

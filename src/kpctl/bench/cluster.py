@@ -54,7 +54,7 @@ def pod_ip(index: int, slot: int) -> str:
     return str(ipaddress.ip_address(_FIRST_ENDPOINT + index * _BLOCK + slot))
 
 
-def service_json(index: int) -> Json:
+def service_json(index: int, protocol: str = "TCP") -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -62,13 +62,13 @@ def service_json(index: int) -> Json:
         "spec": {
             "clusterIP": cluster_ip(index),
             "ports": [
-                {"name": "web", "port": SERVICE_PORT, "targetPort": POD_PORT, "protocol": "TCP"}
+                {"name": "web", "port": SERVICE_PORT, "targetPort": POD_PORT, "protocol": protocol}
             ],
         },
     }
 
 
-def slice_json(index: int, slots: Iterable[int]) -> Json:
+def slice_json(index: int, slots: Iterable[int], protocol: str = "TCP") -> Json:
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -78,7 +78,7 @@ def slice_json(index: int, slots: Iterable[int]) -> Json:
             "labels": {"kubernetes.io/service-name": service_name(index)},
         },
         "addressType": "IPv4",
-        "ports": [{"name": "web", "port": POD_PORT, "protocol": "TCP"}],
+        "ports": [{"name": "web", "port": POD_PORT, "protocol": protocol}],
         "endpoints": endpoints_json(index, slots),
     }
 
@@ -126,8 +126,9 @@ class Cluster:
     A few slices wait for Services that do not exist yet: adding one of these is one change.
     """
 
-    def __init__(self, admin: Admin) -> None:
+    def __init__(self, admin: Admin, protocol: str = "TCP") -> None:
         self._admin = admin
+        self._protocol = protocol
         self.size = Size(0)
         self.slots: dict[int, tuple[int, ...]] = {}
         """The endpoints that the slice of each service has."""
@@ -152,7 +153,7 @@ class Cluster:
         slots = range(size.endpoints)
         if index not in self.slots:
             self.slots[index] = tuple(slots)
-            await self._admin.create(SLICES, slice_json(index, slots))
+            await self._admin.create(SLICES, slice_json(index, slots, self._protocol))
         elif len(self.slots[index]) != size.endpoints:
             await self.set_slots(index, slots)
         if self.size.services <= index < size.services:
@@ -171,7 +172,7 @@ class Cluster:
 
     async def add_service(self, index: int) -> None:
         """Create the Service of a slice that exists already."""
-        await self._admin.create(SERVICES, service_json(index))
+        await self._admin.create(SERVICES, service_json(index, self._protocol))
 
     async def remove_service(self, index: int) -> None:
         """Delete the Service and keep its slice."""

@@ -44,10 +44,10 @@ class LocalAdmin:
 class Feed:
     """Objects of one size, which stay while one node after another is served."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, protocol: str = "TCP") -> None:
         self._api = SmallApiServer()
         self._kubeconfig = folder / "feed.kubeconfig"
-        self.cluster = Cluster(LocalAdmin(self._api))
+        self.cluster = Cluster(LocalAdmin(self._api), protocol)
 
     async def load(self, size: Size) -> None:
         """Bring the objects to this size, which is not smaller than the one before."""

@@ -23,6 +23,7 @@ import msgspec
 from kpctl.bench import user_mode
 from kpctl.bench.cluster import Cluster
 from kpctl.bench.commits import CommitClock, RestoreTools, nft_clock, nft_ipv4_clock
+from kpctl.bench.conntrack import FlowEffort, measure_flows
 from kpctl.bench.control import Limits, Session
 from kpctl.bench.feed import Feed
 from kpctl.bench.ipvs_guest import MODE as IPVS
@@ -72,7 +73,10 @@ class Options(msgspec.Struct, frozen=True):
     with_many: bool = True
     """Rolling update and churn, as part of the control plane?"""
     with_data: bool = True
+    with_conntrack: bool = True
     with_modes: bool = True
+    flows: int = 500_000
+    """In the connection tracking table."""
     ipvs_sizes: tuple[Size, ...] = (Size(100), Size(1000), Size(2000, 5))
     """For the user-mode kernel, where upstream's time grows quickly."""
     figures_of: tuple[str, ...] = ()
@@ -272,6 +276,8 @@ def run_benchmark(options: Options, progress: Progress) -> Results:
         _side_by_side(benchmark)
     if options.with_control and IPVS in options.modes:
         _measure_ipvs(benchmark, progress)
+    if options.with_conntrack and "nftables" in options.modes:
+        _measure_flows(benchmark, progress)
     records = summarise(benchmark.found)
     figures = tuple(_mode_figures(benchmark, progress)) if options.with_modes else ()
     run = Run(
@@ -324,6 +330,19 @@ def _measure_ipvs(benchmark: Benchmark, progress: Progress) -> None:
         )
     except ProxyError as error:
         benchmark.notes.append(f"ipvs: {error}")
+
+
+def _measure_flows(benchmark: Benchmark, progress: Progress) -> None:
+    def found(measured: Sequence[Measurement]) -> None:
+        benchmark.found += measured
+        progress.found(measured)
+
+    options = benchmark.options
+    effort = FlowEffort(options.flows, options.rounds, options.limits.cutoff_seconds)
+    try:
+        measure_flows(effort, started=progress.now, found=found, is_over=benchmark.is_over)
+    except ProxyError as error:
+        benchmark.notes.append(f"a large connection tracking table was not measured: {error}")
 
 
 def _mode_figures(benchmark: Benchmark, progress: Progress) -> Iterator[ModeFigures]:

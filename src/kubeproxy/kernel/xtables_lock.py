@@ -17,7 +17,8 @@ from pathlib import Path
 
 from kubeproxy.errors import Busy
 
-LOCK_FILE = Path("/run/xtables.lock")
+LOCK_FILE = Path(os.environ.get("XTABLES_LOCKFILE", "/run/xtables.lock"))
+"""Where the tools have it, since iptables 1.8.5 by the same variable."""
 OLD_LOCK = "\0xtables"
 """Abstract socket that iptables before 1.4.20 used as its lock."""
 
