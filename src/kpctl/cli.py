@@ -13,10 +13,11 @@ from importlib.util import find_spec
 
 import click
 
+from kpctl.bundle.cli import bundle
 from kpctl.completion.cli import completion
 from kpctl.connections.cli import connections
 from kpctl.dashboard.cli import dashboard
-from kpctl.doctor.cli import bundle, doctor
+from kpctl.doctor.cli import doctor
 from kpctl.drift.cli import drift
 from kpctl.look.cli import apply, cleanup, plan
 from kpctl.look.exits import FAILED

@@ -12,6 +12,8 @@ from tests.support.flowing import ADDRESSES, connect, listening, prepare, send, 
 from tests.support.host import Host
 from tests.support.served import until_programmed, until_synced_after
 
+from kubeproxy.facts.address import join_host_port
+
 pytestmark = pytest.mark.kernel
 
 MODES = ("nftables", "iptables", "userspace")
@@ -42,7 +44,7 @@ def test_flows_are_shown_by_endpoint_and_those_to_one_that_left_are_stale(
     """Connections to an endpoint that is no longer ready go on, and are shown with the reason."""
     vip, first, second = ADDRESSES[family]
     start(host, mode, family)
-    at_first = f"[{first}]:8080" if family == "IPv6" else f"{first}:8080"
+    at_first = join_host_port(first, 8080)
     with listening(host, family), ExitStack() as open_sockets:
         open_sockets.enter_context(closing(connect(host, vip)))
         open_sockets.enter_context(closing(connect(host, vip)))
@@ -60,17 +62,17 @@ def test_flows_are_shown_by_endpoint_and_those_to_one_that_left_are_stale(
 
         def are_stale() -> bool:
             done = host.run("kpctl", "connections", "--socket", host.socket, "--stale")
-            return done.returncode == 3
+            return done.returncode == 6
 
         host.until(are_stale, "the flows become stale")
-        (stale,) = connections(host, "--stale", "--limit=10", code=3)
+        (stale,) = connections(host, "--stale", "--limit=10", code=6)
         (endpoint,) = stale["endpoints"]
         assert endpoint["endpoint"] == at_first
         assert endpoint["stale"] == "not ready"
         assert len(endpoint["flows"]) == 2
         until_synced_after(host, before, family)
         open_sockets.enter_context(closing(connect(host, vip)))
-        (tcp,) = [c for c in connections(host, f"{vip}:80") if c["protocol"] == "TCP"]
+        (tcp,) = [c for c in connections(host, join_host_port(vip, 80)) if c["protocol"] == "TCP"]
         assert [e["connections"] for e in tcp["endpoints"]] == [2, 1]
 
 
@@ -104,5 +106,5 @@ def test_a_service_that_does_not_exist_is_named(host: Host) -> None:
     start(host, "nftables", "IPv4")
     for wanted in ("no/such", "10.96.0.99:80", "31999"):
         done = host.run("kpctl", "connections", "--socket", host.socket, wanted)
-        assert done.returncode == 4
-        assert "no such Service" in done.stderr
+        assert done.returncode == 7
+        assert f"no Service {wanted} is served" in done.stderr

@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 from tests.support.builders import endpoint, node, plan, service
 
-from kpctl.connections.flows import NO_SERVICE, NO_SLICE, NOT_TRANSLATED, Flow, Tally, why_stale
+from kpctl.connections.flows import (
+    NO_SERVICE,
+    NO_SLICE,
+    NOT_TRANSLATED,
+    Flow,
+    Tally,
+    is_at,
+    why_stale,
+)
 from kpctl.connections.gather import add_ipvs
 from kpctl.connections.ipvs_text import parse_connections
-from kpctl.connections.select import Selection, parse_selection
 from kpctl.connections.view import documents, size_text, summary
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.plan.frontends import Frontends
@@ -91,24 +98,11 @@ def test_single_flows_are_kept_up_to_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        ("", Selection("shop")),
-        ("web", Selection("shop", "web")),
-        ("other/web", Selection("other", "web")),
-        ("10.96.0.10:80", Selection(address="10.96.0.10", port=80)),
-        ("[fd00::1]:80", Selection(address="fd00::1", port=80)),
-        ("30080", Selection(port=30080)),
-    ],
+    ("endpoint", "address"), [("10.244.1.5:8080", "10.244.1.5"), ("[fd00::5]:8080", "fd00::5")]
 )
-def test_a_service_is_named_in_several_ways(text: str, meant: Selection) -> None:
-    assert parse_selection(text, "shop") == meant
-
-
-@pytest.mark.parametrize("text", ["10.96.0.10:http", "nowhere:80", "70000", "0"])
-def test_what_names_nothing_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no"):
-        parse_selection(text)
+def test_an_endpoint_is_at_the_address_of_its_pod(endpoint: str, address: str) -> None:
+    assert is_at(endpoint, address)
+    assert not is_at(endpoint, address[:-1])
 
 
 def test_sizes_have_a_unit_that_suits_them() -> None:

@@ -12,6 +12,7 @@ from tests.dashboard.conftest import Desk
 from tests.support.browser import Browser
 from tests.support.builders import endpoint, endpoint_slice
 from tests.support.bundles import held, many_held, status, write_by_hand
+from tests.support.objects_text import at, service_text, slice_text
 from tests.support.served import BALANCED, WEB, until_programmed, write
 
 pytestmark = [pytest.mark.browser, pytest.mark.kernel]
@@ -251,8 +252,8 @@ def test_the_list_scrolls_to_its_very_end(desk: Desk) -> None:
 
 def test_an_endpoint_that_goes_leaves_the_page_without_reloading(desk: Desk) -> None:
     browser, host = desk.browser, desk.host
-    second = WEB.replace(
-        "[10.244.1.5]", "[10.244.1.5], nodeName: worker-a}, {addresses: [10.244.1.6]"
+    second = service_text("10.96.0.10") + slice_text(
+        at("10.244.1.5", "worker-a"), at("10.244.1.6", "worker-a")
     )
     write(host, "web.yaml", second)
     write(host, "lb.yaml", BALANCED)

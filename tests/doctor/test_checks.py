@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from msgspec import Raw
-from tests.support.builders import endpoint, endpoint_slice, node, service
+from tests.support import snapshots
+from tests.support.builders import endpoint, endpoint_slice, service
 
 from kpctl.doctor import checks
 from kpctl.doctor.checks import Case, examine
@@ -18,7 +18,6 @@ from kubeproxy.facts.ids import Family
 from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.inspection.types import (
     Collection,
-    FamilyStatus,
     Held,
     History,
     Problem,
@@ -26,9 +25,6 @@ from kubeproxy.inspection.types import (
     Status,
 )
 
-CONFIG = (
-    b'{"kind":"KubeProxyConfiguration","apiVersion":"kubeproxy.config.k8s.io/v1alpha1","mode":"%s"}'
-)
 FORWARDING = "net/ipv4/ip_forward"
 
 
@@ -40,34 +36,13 @@ def status(
     collection: Collection | None = None,
     problems: tuple[Problem, ...] = (),
 ) -> Status:
-    family = FamilyStatus(
-        family=Family.IPV4,
-        node=node(),
-        services=1,
-        service_ports=1,
-        endpoints=1,
-        items=1,
-        queued=0,
-        is_healthy=is_healthy,
-        last_sync_at=1.0,
-        refused=refused,
-    )
-    return Status(
-        version="0.1.0",
-        kubernetes="v1.36.4",
-        process=1,
-        started_at=0.0,
-        now=1.0,
-        node="worker-a",
+    return snapshots.status(
         mode=mode,
-        source="https://api",
-        config=Raw(CONFIG % mode.encode()),
-        extensions={},
-        families=(family,),
-        collections=(collection or Collection("services", "watching", 5.0),),
+        families=[Family.IPV4],
+        is_healthy=is_healthy,
+        refused=refused,
+        collections=[collection or Collection("services", "watching", 5.0)],
         problems=problems,
-        repairs=0,
-        rounds=1,
     )
 
 

@@ -74,7 +74,7 @@ def test_a_bundle_keeps_connections(host: Host, mode: str) -> None:
     assert (shown.returncode, shown.stderr) == (0, "")
     assert json.loads(shown.stdout) == []
     unknown = host.run("kpctl", "connections", "shop/none", "--bundle", place)
-    assert unknown.returncode == 4
+    assert unknown.returncode == 7
 
 
 def test_without_a_proxy_the_rest_is_examined_all_the_same(host: Host) -> None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.support.host import Host
+from tests.support.objects_text import at, service_text, slice_text
 from tests.support.served import write
 
 from kpctl.drift.compare import FamilyDrift, drift_of, look
 from kpctl.drift.read import drift_of_bundle
 from kpctl.snapshot.bundle import read_bundle, write_bundle
-from kpctl.snapshot.client import Client
 from kpctl.snapshot.kernel import read_kernel
 from kpctl.snapshot.live import read_live
 from kpctl.snapshot.types import Snapshot
@@ -25,31 +27,15 @@ from kubeproxy.facts.ids import Family
 
 pytestmark = pytest.mark.kernel
 
-DUAL = """
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: shop}
-spec:
-  type: NodePort
-  ipFamilies: [IPv4, IPv6]
-  clusterIP: 10.96.0.10
-  clusterIPs: [10.96.0.10, "fd00:96::a"]
-  ports: [{name: http, port: 80, nodePort: 30080}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.244.1.5], nodeName: worker-a}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-2, namespace: shop, labels: {kubernetes.io/service-name: web}}
-addressType: IPv6
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: ["fd00:244::5"], nodeName: worker-a}]
-"""
+DUAL = (
+    service_text(
+        ("10.96.0.10", "fd00:96::a"),
+        ports="{name: http, port: 80, nodePort: 30080}",
+        spec="type: NodePort",
+    )
+    + slice_text(at("10.244.1.5", "worker-a"))
+    + slice_text(at("fd00:244::5", "worker-a"), number=2)
+)
 MODES = ("nftables", "iptables", "userspace")
 families = pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
 TABLES = {Family.IPV4: "ip", Family.IPV6: "ip6"}
@@ -147,15 +133,19 @@ def test_drift_of_iptables_legacy_is_shown(host: Host, family: Family) -> None:
         assert {edit.owner for edit in edits} == {"shop/web:http/TCP", "for all Services"}
 
 
-def test_a_foreign_rule_in_a_chain_of_ours_is_shown(host: Host) -> None:
-    """All rules of the chain count as missing then, as it is written again as a whole."""
-    process = serve(host, "iptables")
+@pytest.mark.parametrize(
+    ("mode", "chain"), [("iptables", "KUBE-SERVICES"), ("userspace", "KUBE-PORTALS-CONTAINER")]
+)
+def test_a_foreign_rule_in_a_chain_of_ours_is_shown(host: Host, mode: str, chain: str) -> None:
+    """And nothing else: the rules around it are as wanted."""
+    process = serve(host, mode)
     snapshot = read_live(host.socket)
     with stopped(process):
-        host.run("iptables-nft", "-t", "nat", "-I", "KUBE-SERVICES", "-j", "RETURN")
-        lines = [line for e in compared(host, snapshot)[Family.IPV4].edits for line in e.lines()]
-        text = "- -t nat -N KUBE-SERVICES (with rules that are not ours, or out of order)"
-        assert text in lines
+        host.run("iptables-nft", "-t", "nat", "-I", chain, "-s", "192.0.2.9", "-j", "RETURN")
+        found = compared(host, snapshot)[Family.IPV4]
+        lines = [line for edit in found.edits for line in edit.lines()]
+        text = f"- -t nat -A {chain} -s 192.0.2.9/32 -j RETURN"
+        assert (lines[0], found.differing) == (text, 1)
 
 
 def test_node_ports_on_localhost_are_compared_by_what_listens(host: Host) -> None:
@@ -185,6 +175,53 @@ def test_the_exit_code_says_that_the_kernel_differs(host: Host, mode: str) -> No
         document = json.loads(from_files(host, mode, "-o", "json").stdout)
         assert document["differs"] is True
         assert document["families"][0]["differences"][0]["owner"] == "shop/web:http/TCP"
+
+
+@contextmanager
+def broken_again_and_again(host: Host, mode: str) -> Iterator[None]:
+    """Another process removes something of ours whenever the proxy has put it right."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(0.01):
+            with contextlib.suppress(AssertionError, StopIteration):
+                damage(host, mode, Family.IPV4)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_live_proxy_that_is_kept_from_its_rules_shows_drift(host: Host, mode: str) -> None:
+    """It repairs more and more seldom then, so that what is missing stays missing for a while."""
+    serve(host, mode)
+    with broken_again_and_again(host, mode):
+        host.until(lambda: drift(host).returncode == 1, "exit code 1")
+        found = json.loads(drift(host, "-o", "json").stdout)
+    assert found["repairs"], "and the history shows that it is not for the first time"
+    host.until(lambda: drift(host).returncode == 0, "the last repair")
+
+
+@families
+@pytest.mark.parametrize("mode", MODES)
+def test_a_bundle_says_what_a_proxy_wanted_that_hangs(
+    host: Host, tmp_path: Path, mode: str, family: Family
+) -> None:
+    process, path = serve(host, mode), tmp_path / "bundle"
+    assert host.run("kpctl", "bundle", "--socket", host.socket, path).returncode == 0
+    with stopped(process):
+        since = ("kpctl", "drift", "--bundle", path, "--now")
+        assert host.run(*since).returncode == 0
+        damage(host, mode, family)
+        found = host.run(*since)
+        assert found.returncode == 1, found.stderr
+        assert "@@ shop/web:http/TCP @@\n+ " in found.stdout
+        assert host.run("kpctl", "drift", "--bundle", path).returncode == 0, "as it was then"
 
 
 def test_a_listener_that_is_gone_is_shown(host: Host) -> None:
@@ -221,7 +258,7 @@ def test_the_history_names_who_made_a_repair_necessary(
         culprit = subprocess.Popen(["nft", "flush", "chain", TABLES[family], *chain])
     culprit.wait()
     who = f"by nft (process {culprit.pid})"
-    host.until(lambda: "Somebody else changed our rules; repaired" in host.log, "the repair")
+    host.until(lambda: "Another process changed our rules; repaired" in host.log, "the repair")
     found = drift(host)
     assert found.returncode == 0, found.stdout
     assert who in found.stdout and family.value in found.stdout
@@ -234,9 +271,10 @@ def test_the_history_names_who_made_a_repair_necessary(
 def test_a_bundle_holds_the_kernel(host: Host, tmp_path: Path, mode: str) -> None:
     """What is compared offline is what was there when it was written."""
     process = serve(host, mode)
-    with host.network.inside(), closing(Client(host.socket)) as client:
-        write_bundle(client, tmp_path / "with", with_kernel=True)
-        write_bundle(client, tmp_path / "without")
+    with_it = host.run("kpctl", "bundle", "--socket", host.socket, tmp_path / "with")
+    assert with_it.returncode == 0, with_it.stderr
+    with host.network.inside():
+        write_bundle(read_live(host.socket), tmp_path / "without")
     host.stop(process)
     right = host.run("kpctl", "drift", "--bundle", tmp_path / "with")
     assert right.returncode == 0 and "the kernel is as wanted" in right.stdout, right
@@ -247,7 +285,7 @@ def test_a_bundle_holds_the_kernel(host: Host, tmp_path: Path, mode: str) -> Non
     held = snapshot.kernel[Family.IPV4]
     assert isinstance(held, dict)
     held.popitem()
-    assert drift_of_bundle(snapshot, is_short=True).differs
+    assert drift_of_bundle(snapshot, None, is_short=True).differs
 
 
 def test_others_on_the_same_hooks_are_listed(host: Host) -> None:

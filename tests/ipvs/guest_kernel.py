@@ -26,6 +26,7 @@ SETS = {
         Entry("fd00::1", 6, 80, "fd01::", 64),
     ),
     "A-PORT": (SetHead(SetType.PORT), Entry(port=30080)),
+    "A-COUNT": (SetHead(SetType.IP_PORT, counts=True), Entry("10.0.0.1", 6, 80)),
 }
 
 

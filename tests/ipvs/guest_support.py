@@ -7,6 +7,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tests.support.objects_text import service_text, slice_text
+
 from kpctl.look.apply import apply_once
 from kpctl.look.offline import OfflineRequest
 from kubeproxy.errors import ProxyError
@@ -21,19 +23,7 @@ from kubeproxy.sync.clock import SystemClock
 
 ONLY_IPTABLES = ("KUBE-SVC-", "KUBE-SEP-", "KUBE-EXTERNAL-SERVICES", "KUBE-PROXY-CANARY")
 
-SERVICE = """\
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: default}
-spec: {clusterIP: 10.96.0.10, ports: [{name: http, port: 80}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.244.1.5]}]
-"""
+SERVICE = service_text("10.96.0.10") + slice_text("10.244.1.5")
 
 
 def check_scheduler(scheduler: str) -> object:

@@ -46,12 +46,14 @@ SERVICES = (
 )
 
 
-def wanted(family: Family) -> Fragment:
+def wanted(family: Family, options: Options) -> Fragment:
     here = node(family)
-    items: dict[Item, Value] = dict(scaffold(here, Options()))
+    items: dict[Item, Value] = dict(scaffold(here, options))
     for facts in SERVICES:
         for plan in plans(facts, [endpoint("10.244.1.5", local=True)], here):
-            items |= render(plan, here, Options())
+            items |= render(plan, here, options)
+    for plan in plans(service("default/none", cluster_ip="10.96.0.12"), [], here):
+        items |= render(plan, here, options)
     return items
 
 
@@ -72,13 +74,16 @@ async def differing(sink: AnySink, items: Fragment) -> list[Item]:
 
 
 @pytest.mark.kernel
+@pytest.mark.parametrize("counts", [False, True], ids=["plain", "counting"])
 @pytest.mark.parametrize("variant", ["nft", "legacy"])
-def test_what_is_read_is_what_was_written(in_namespace: RunInNamespace, variant: str) -> None:
+def test_what_is_read_is_what_was_written(
+    in_namespace: RunInNamespace, variant: str, counts: bool
+) -> None:
     """With all services, and again after their rules were taken out one by one."""
 
     async def steps() -> tuple[list[Item], list[Item], list[Item]]:
-        family = Family.IPV4
-        items = wanted(family)
+        family, options = Family.IPV4, Options(counts_refused=counts)
+        items = wanted(family, options)
         tables = KernelTables()
         sets = SetSink(tables, family)
         rules = NetfilterSink(Xtables(family, ToolOptions(variant=variant)), scope(family))
@@ -87,7 +92,7 @@ def test_what_is_read_is_what_was_written(in_namespace: RunInNamespace, variant:
         await apply(rules, items)
         fresh = NetfilterSink(Xtables(family, ToolOptions(variant=variant)), scope(family))
         result = (await differing(sets, items), await differing(fresh, items))
-        without = scaffold(node(family), Options())
+        without = scaffold(node(family), options)
         services = {item: value for item, value in items.items() if item not in without}
         await apply(fresh, services, is_removal=True)
         left = await differing(fresh, without)

@@ -20,7 +20,11 @@ def test_every_type_of_set(uml: UserModeKernel) -> None:
     assert uml.call(GUEST, "sets") == {
         "refused": [],
         "same": dict.fromkeys(
-            ("A-IP", "A-IP6", "A-IPPORT", "A-IPPORTIP", "A-NET", "A-HOST", "A-NET6", "A-PORT"), True
+            (
+                *("A-IP", "A-IP6", "A-IPPORT", "A-IPPORTIP"),
+                *("A-NET", "A-HOST", "A-NET6", "A-PORT", "A-COUNT"),
+            ),
+            True,
         ),
         "text": [
             "add A-IP 10.0.0.1",
@@ -31,9 +35,10 @@ def test_every_type_of_set(uml: UserModeKernel) -> None:
             "add A-HOST 10.0.0.1,tcp:80,10.1.0.7",
             "add A-NET6 fd00::1,tcp:80,fd01::/64",
             "add A-PORT 30080",
+            "add A-COUNT 10.0.0.1,tcp:80 packets 0 bytes 0",
         ],
         "left": [],
-        "destroyed": [True] * 8 + [False],
+        "destroyed": [True] * 9 + [False],
         "missing": True,
     }
 

@@ -15,9 +15,9 @@ from kubeproxy.facts.ids import Protocol, ServicePortId
 from kubeproxy.modes.base import SCAFFOLD, Owner
 from kubeproxy.modes.netfilter.compile.refusals import RuleRejected
 from kubeproxy.modes.netfilter.items import (
+    KNOWN,
     Chain,
     ChainGroup,
-    ChainState,
     GroupRules,
     Jump,
     Order,
@@ -74,7 +74,7 @@ def section(name: str, count: int = 1) -> dict[RuleItem, RuleValue]:
 
 def scaffold() -> dict[RuleItem, RuleValue]:
     return {
-        TOP: ChainState.KNOWN,
+        TOP: KNOWN,
         Chain("nat", "KUBE-LATE"): rules("KUBE-LATE", []),
         Chain("nat", "KUBE-OTHER"): rules("KUBE-OTHER", []),
         **dict(JUMPS),

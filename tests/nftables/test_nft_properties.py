@@ -32,12 +32,13 @@ from kubeproxy.modes.nftables.items import (
 from kubeproxy.modes.nftables.names import layout_of
 from kubeproxy.modes.nftables.options import Options
 from kubeproxy.modes.nftables.render import render
+from kubeproxy.modes.nftables.rules.refused import COUNTING_SETS
 from kubeproxy.modes.nftables.scaffold import scaffold
 from kubeproxy.modes.nftables.sinks.reading import read_table
 from kubeproxy.plan.types import FrontendKind
 from kubeproxy.sync.ledger import Ledger
 
-OPTIONS = Options()
+CHOICES = (Options(), Options(counts_refused=True))
 SMALL = 600
 """Bytes of a transaction: small enough to cut these clusters into many."""
 
@@ -66,9 +67,11 @@ class Proxy:
         for owner in self._ledger.owners():
             if owner not in plans:
                 self._ledger.remove(owner)
-        self._ledger.put(SCAFFOLD, scaffold(world.node, OPTIONS))
+        # A history of clusters is one of restarts with either choice as well.
+        options = CHOICES[len(plans) % 2]
+        self._ledger.put(SCAFFOLD, scaffold(world.node, options))
         for owner, plan in plans.items():
-            self._ledger.put(owner, render(plan, world.node, OPTIONS))
+            self._ledger.put(owner, render(plan, world.node, options))
 
     def batches(self, limit: int = SMALL) -> list[Batch[Transaction]]:
         return list(compile_transactions(self._layout, self._ledger.difference(), limit=limit))
@@ -184,6 +187,7 @@ LOOKED_UP = {
     names.NO_ENDPOINT_SERVICES: 3,
     names.NO_ENDPOINT_NODE_PORTS: 3,
     names.CLUSTER_IPS: 3,
+    **{counting.name: 4 for counting in COUNTING_SETS},
     names.HAIRPIN: 4,
 }
 """The order in which a packet looks things up."""

@@ -26,8 +26,8 @@ from kubeproxy.modes.nftables.mode import NftablesBackend
 from kubeproxy.modes.nftables.names import layout_of
 from kubeproxy.modes.nftables.options import Options
 from kubeproxy.modes.nftables.render import render
-from kubeproxy.modes.nftables.scaffold import scaffold
-from kubeproxy.modes.nftables.sinks.elements import find_elements, known_sets
+from kubeproxy.modes.nftables.scaffold import known_set_specs, scaffold
+from kubeproxy.modes.nftables.sinks.elements import find_elements
 from kubeproxy.modes.nftables.sinks.reading import read_table
 from kubeproxy.sync.engine import Engine
 from kubeproxy.sync.ledger import Ledger
@@ -50,7 +50,7 @@ def programmed(world: World) -> tuple[FakeNft, Ledger[Owner, Item, Value]]:
 
 def present(kernel: FakeNft, family: Family) -> Iterator[ElementItem]:
     """Every element there is, slots one by one."""
-    for name in sorted(known_sets(layout_of(family))):
+    for name in sorted(known_set_specs(layout_of(family))):
         if any(found.name == name for found in kernel.sets(names.TABLE_NAME)):
             for element in kernel.elements(names.TABLE_NAME, name):
                 yield ElementItem(name, element.key)

@@ -13,25 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.host import Host
+from tests.support.objects_text import service_text, slice_text
 
 _IN_ROOT = (
     'mount --make-rprivate / && mount -t proc proc "$1/proc" && mount -t sysfs sysfs "$1/sys"'
     ' && mount -t tmpfs tmpfs "$1/run" && exec chroot "$@"'
 )
 CLUSTER_IP, ENDPOINT = "10.96.0.10", "10.244.1.5"
-SERVICE = f"""
-apiVersion: v1
-kind: Service
-metadata: {{name: web, namespace: shop}}
-spec: {{clusterIP: {CLUSTER_IP}, ports: [{{name: http, port: 80}}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: web-1, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}
-addressType: IPv4
-ports: [{{name: http, port: 8080}}]
-endpoints: [{{addresses: [{ENDPOINT}]}}]
-"""
+SERVICE = service_text(CLUSTER_IP) + slice_text(ENDPOINT)
 
 
 def apt_sources() -> list[str]:

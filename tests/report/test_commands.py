@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -13,8 +12,6 @@ import yaml
 from tests.support.host import Host
 from tests.support.served import BAD, WEB, write
 
-from kpctl.snapshot.bundle import write_bundle
-from kpctl.snapshot.client import Client
 from kubeproxy.modes.registry import mode_names
 
 Run = Callable[[Sequence[str]], CompletedProcess[str]]
@@ -138,8 +135,7 @@ def test_a_wrong_port_name_and_a_sick_pod_are_found_as_they_happen(
     assert "its only endpoint is not ready, since " in live
     assert "EndpointSlice web-1 changed" in live and "10.244.1.5:8080 ready → not ready" in live
     bundle = tmp_path / "bundle"
-    with closing(Client(host.socket)) as client:
-        write_bundle(client, bundle)
+    assert kpctl(host, "bundle", str(bundle)).returncode == 0
     offline = host.run("kpctl", "explain", "shop/web", "--bundle", bundle)
     assert offline.returncode == 6
     assert "its only endpoint is not ready, since " in offline.stdout

@@ -8,9 +8,9 @@ from tests.support.builders import endpoint, endpoint_slice, node, port, service
 from tests.support.snapshots import NOW, held, snapshot
 
 from kpctl.report.explain import explain, is_served
-from kpctl.report.target import parse_target
 from kpctl.report.text import explanation_text
 from kpctl.report.types import Explanation, PortReport
+from kpctl.snapshot.target import parse_target
 from kpctl.snapshot.types import Snapshot
 from kubeproxy.facts.endpoint import SliceFacts
 from kubeproxy.facts.ids import Family, Protocol, ServiceName

@@ -6,7 +6,7 @@ from tests.support.builders import endpoint, endpoint_slice, service
 from tests.support.snapshots import NOW, held, snapshot
 
 from kpctl.report.services import programmed, rows
-from kpctl.report.target import Target, parse_target
+from kpctl.snapshot.target import Target, parse_target
 from kpctl.snapshot.types import Snapshot
 from kubeproxy.inspection.types import Changed, Refused
 

@@ -6,7 +6,7 @@ import pytest
 from tests.support.builders import endpoint, node, plan, service
 
 from kpctl.report.sources import Kind, Way, check_source, sources_of, way_of
-from kpctl.report.target import WrongQuestion
+from kpctl.snapshot.target import WrongQuestion
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts
 from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.plan.types import FrontendKind

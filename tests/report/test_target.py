@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.builders import plan, service
 
-from kpctl.report.target import Target, WrongQuestion, matches, parse_target
+from kpctl.snapshot.target import Target, WrongQuestion, matches, parse_target
 from kubeproxy.facts.ids import Protocol
 
 

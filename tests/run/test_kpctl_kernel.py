@@ -30,7 +30,7 @@ def rules(host: Host) -> str:
 @pytest.fixture
 def both(host: Host) -> Path:
     """A file with both Services. Another file has one of them."""
-    write(host, "both.yaml", f"{WEB}---{BALANCED}")
+    write(host, "both.yaml", WEB + BALANCED)
     return host.manifests / "both.yaml"
 
 
@@ -75,7 +75,7 @@ def test_apply_removes_no_service_without_agreement(
 def test_an_endpoint_or_a_port_less_needs_no_agreement(host: Host, both: Path) -> None:
     for mode in MODES:
         assert apply(host, mode, both).returncode == 0
-        write(host, "less.yaml", f"{WEB}---{BALANCED}".replace("10.244.1.6", "10.244.1.7"))
+        write(host, "less.yaml", (WEB + BALANCED).replace("10.244.1.6", "10.244.1.7"))
         done = apply(host, mode, host.manifests / "less.yaml")
         assert done.returncode == 0, done.stderr
         assert "10.244.1.7" in rules(host)

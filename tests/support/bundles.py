@@ -7,51 +7,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
-from msgspec import Raw
-from tests.support.builders import NODE, endpoint, endpoint_slice, node, service
+from msgspec.structs import replace
+from tests.support import snapshots
+from tests.support.builders import endpoint, endpoint_slice, service
+from tests.support.snapshots import NOW
 
 from kpctl.snapshot.bundle import Head
-from kubeproxy.config.command import Settings, parse_command_line
-from kubeproxy.config.write import config_document
 from kubeproxy.facts.ids import Family
-from kubeproxy.inspection.types import Changed, FamilyStatus, Held, History, Repair, Round, Status
-
-NOW = 1_790_000_000.0
+from kubeproxy.inspection.types import Changed, Held, History, Repair, Round, Status
 
 
-def status(mode: str = "nftables", **fields: object) -> Status:
+def status(**fields: object) -> Status:
     """The status of a proxy in one family, which has done some rounds."""
-    settings = parse_command_line([f"--proxy-mode={mode}"])
-    assert isinstance(settings, Settings)
-    family = FamilyStatus(
-        family=Family.IPV4,
-        node=node(),
-        services=1,
-        service_ports=1,
-        endpoints=1,
-        items=1,
-        queued=0,
-        is_healthy=True,
-        last_sync_at=NOW - 5,
-    )
-    values: dict[str, object] = {
-        "version": "1.0.0",
-        "kubernetes": "v1.36.0",
-        "process": 42,
-        "started_at": NOW - 3600,
-        "now": NOW,
-        "node": NODE,
-        "mode": mode,
-        "source": "manifests in /etc/kubeproxy",
-        "config": Raw(msgspec.json.encode(config_document(settings.config))),
-        "extensions": {},
-        "families": (family,),
-        "collections": (),
-        "problems": (),
-        "repairs": 1,
-        "rounds": 2,
-    }
-    return Status(**{**values, **fields})  # type: ignore[arg-type]
+    return replace(snapshots.status(families=[Family.IPV4]), **fields)
 
 
 def history() -> History:
@@ -98,9 +66,11 @@ def many_held(number: int) -> Iterator[Held]:
         )
 
 
-def write_by_hand(path: Path, services: Iterable[Held], of: Status | None = None) -> Path:
+def write_by_hand(
+    path: Path, services: Iterable[Held], of: Status | None = None, head: Head | None = None
+) -> Path:
     """Write a bundle of these Services."""
     with gzip.open(path, "wb", compresslevel=1) as file:
-        for value in (Head(), of or status(), history(), *services):
+        for value in (head or Head(), of or status(), history(), *services):
             file.write(msgspec.json.encode(value) + b"\n")
     return path

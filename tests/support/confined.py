@@ -15,26 +15,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tests.support.objects_text import service_text, slice_text
 from tests.support.waiting import LIMIT_SECONDS, wait_until
 
 CLUSTER_IP, NODE_IP, POD_IP = "10.96.0.10", "192.0.2.7", "10.244.1.5"
-MANIFEST = f"""
-apiVersion: v1
-kind: Service
-metadata: {{name: web, namespace: shop}}
-spec:
-  type: NodePort
-  clusterIP: {CLUSTER_IP}
-  sessionAffinity: ClientIP
-  ports: [{{name: http, port: 80, nodePort: 30080}}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: web-1, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}
-addressType: IPv4
-ports: [{{name: http, port: 8080}}]
-endpoints: [{{addresses: [{POD_IP}]}}]
-"""
+MANIFEST = service_text(
+    CLUSTER_IP,
+    ports="{name: http, port: 80, nodePort: 30080}",
+    spec="type: NodePort, sessionAffinity: ClientIP",
+) + slice_text(POD_IP)
 QUIET_HOST = (
     # What reaches beyond a network namespace, or is no matter of capabilities.
     *("--conntrack-max-per-core=0", "--oom-score-adj=0"),

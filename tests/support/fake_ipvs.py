@@ -119,6 +119,7 @@ class FakeIpset:
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
         self.sets: dict[str, tuple[SetHead, set[Entry]]] = {}
+        self.counted: dict[str, dict[Entry, int]] = {}
         self.full: set[str] = set()
         self.entries_changed = 0
         self.listings = 0
@@ -131,6 +132,14 @@ class FakeIpset:
     def create(self, name: str, head: SetHead) -> None:
         self._patience.spend()
         self.sets.setdefault(name, (head, set()))
+
+    def destroy(self, name: str) -> bool:
+        self._patience.spend()
+        return self.sets.pop(name, None) is not None
+
+    def counters(self, name: str) -> dict[Entry, int]:
+        counted = self.counted.get(name, {})
+        return {entry: counted.get(entry, 0) for entry in self.sets[name][1]}
 
     def change(self, changes: Sequence[EntryChange]) -> list[RefusedEntry]:
         self._patience.spend()

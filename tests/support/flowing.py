@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tests.support.host import Host
+from tests.support.objects_text import service_text, slice_text
 from tests.support.served import write
 
-SERVICE = """
-apiVersion: v1
-kind: Service
-metadata: {{name: {name}, namespace: shop}}
-spec:
-  ipFamilies: [{family}]
-  clusterIP: "{vip}"
-  clusterIPs: ["{vip}"]
-  ports: [{{name: http, port: 80}}, {{name: dns, port: 53, protocol: UDP}}]
-"""
-SLICE = """
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: {name}-{family}, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}
-addressType: {family}
-ports: [{{name: http, port: 8080}}, {{name: dns, port: 5353, protocol: UDP}}]
-endpoints:
-"""
-ENDPOINT = '- {{addresses: ["{address}"], conditions: {{ready: {ready}}}}}\n'
+PORTS = "{name: http, port: 80}, {name: dns, port: 53, protocol: UDP}"
+TARGETS = "{name: http, port: 8080}, {name: dns, port: 5353, protocol: UDP}"
 ADDRESSES = {
     "IPv4": ("10.96.0.10", "10.244.1.5", "10.244.1.6"),
     "IPv6": ("fd00:96::10", "fd00:244::5", "fd00:244::6"),
@@ -55,10 +39,13 @@ def prepare(host: Host) -> None:
 
 def serve(host: Host, family: str, ready: dict[str, bool], name: str = "web") -> None:
     """Write the Service with these endpoints."""
-    text = SERVICE.format(name=name, family=family, vip=ADDRESSES[family][0])
-    text += SLICE.format(name=name, family=family)
-    for address, is_ready in ready.items():
-        text += ENDPOINT.format(address=address, ready=str(is_ready).lower())
+    endpoints = (
+        f'{{addresses: ["{address}"], conditions: {{ready: {str(is_ready).lower()}}}}}'
+        for address, is_ready in ready.items()
+    )
+    text = service_text(ADDRESSES[family][0], name, ports=PORTS)
+    if ready:
+        text += slice_text(*endpoints, name=name, ports=TARGETS)
     write(host, f"{name}-{family}.yaml", text)
 
 
@@ -104,6 +91,24 @@ def refused(host: Host, address: str, port: int = 80) -> None:
         except OSError:
             return
     raise AssertionError("this should have been refused")
+
+
+@contextmanager
+def repeating(act: Callable[[], None]) -> Iterator[None]:
+    """Do this in a thread, over and over, while the body runs."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(0.02):
+            act()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def send(host: Host, address: str, port: int = 53) -> socket.socket:

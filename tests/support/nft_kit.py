@@ -48,8 +48,10 @@ OPEN: list[NftablesBackend] = []
 class Proxy:
     """Ledger and backend, driven as the engine drives them."""
 
-    def __init__(self, family: Family, on: NodeFacts | None = None) -> None:
-        self.backend = NftablesBackend(family, Options())
+    def __init__(
+        self, family: Family, on: NodeFacts | None = None, options: Options | None = None
+    ) -> None:
+        self.backend = NftablesBackend(family, options or Options())
         OPEN.append(self.backend)
         self.node = on or node(family, service_cidrs=[SERVICE_CIDRS[family]])
         self.ledger: Ledger[Owner, Item, Value] = Ledger()
@@ -108,9 +110,9 @@ def all_kinds(family: Family) -> Iterator[tuple[ServiceFacts, list[Endpoint]]]:
     yield service("default/none", cluster_ip=address(family, "cluster", 7), node_port=30007), []
 
 
-def everything(family: Family) -> Proxy:
+def everything(family: Family, options: Options | None = None) -> Proxy:
     """A proxy that wants every kind of service."""
-    proxy = Proxy(family)
+    proxy = Proxy(family, options=options)
     for facts, endpoints in all_kinds(family):
         proxy.want(facts, endpoints)
     return proxy

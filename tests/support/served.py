@@ -6,39 +6,16 @@ import json
 from datetime import datetime
 
 from tests.support.host import Host
+from tests.support.objects_text import at, service_text, slice_text
 
-WEB = """
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: shop}
-spec: {clusterIP: 10.96.0.10, ports: [{name: http, port: 80}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.244.1.5], nodeName: worker-a}]
-"""
-BALANCED = """
-apiVersion: v1
-kind: Service
-metadata: {name: lb, namespace: shop}
-spec:
-  type: LoadBalancer
-  clusterIP: 10.96.0.20
-  externalTrafficPolicy: Local
-  healthCheckNodePort: 32123
-  ports: [{name: http, port: 80, nodePort: 30080}]
-status: {loadBalancer: {ingress: [{ip: 203.0.113.7}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: lb-1, namespace: shop, labels: {kubernetes.io/service-name: lb}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.244.1.6], nodeName: worker-a}]
-"""
+WEB = service_text("10.96.0.10") + slice_text(at("10.244.1.5", "worker-a"))
+BALANCED = service_text(
+    "10.96.0.20",
+    "lb",
+    ports="{name: http, port: 80, nodePort: 30080}",
+    spec="type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 32123",
+    status="{loadBalancer: {ingress: [{ip: 203.0.113.7}]}}",
+) + slice_text(at("10.244.1.6", "worker-a"), name="lb")
 BAD = "{kind: Service, metadata: {name: bad}}\n"
 
 

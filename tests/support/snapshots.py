@@ -68,6 +68,7 @@ def status(
     *,
     mode: str = "nftables",
     on: NodeFacts | None = None,
+    families: Sequence[Family] = tuple(Family),
     collections: Sequence[Collection] = (Collection("services", "watching", 60.0),),
     refused: Sequence[Refused] = (),
     is_healthy: bool = True,
@@ -76,7 +77,7 @@ def status(
 ) -> Status:
     settings = parse_command_line([f"--proxy-mode={mode}"])
     assert not isinstance(settings, Exit)
-    families = tuple(
+    found = tuple(
         FamilyStatus(
             family=family,
             node=on if on is not None and on.family is family else node(family),
@@ -89,7 +90,7 @@ def status(
             last_sync_at=last_sync_at,
             refused=tuple(refused),
         )
-        for family in Family
+        for family in families
     )
     return Status(
         version="0.1.0",
@@ -102,7 +103,7 @@ def status(
         source="https://192.0.2.1:6443",
         config=Raw(msgspec.json.encode(config_document(settings.config))),
         extensions={},
-        families=families,
+        families=found,
         collections=tuple(collections),
         problems=tuple(problems),
         repairs=1,

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.support.flowing import ADDRESSES, connect, listening, prepare, refused, serve
+from tests.support.flowing import (
+    ADDRESSES,
+    connect,
+    listening,
+    prepare,
+    refused,
+    repeating,
+    serve,
+)
 from tests.support.host import Host
 
 pytestmark = pytest.mark.kernel
@@ -24,22 +29,11 @@ def start(host: Host, mode: str, *flags: str) -> str:
     return vip
 
 
-@contextmanager
-def repeating(act: Callable[[], None]) -> Iterator[None]:
-    """Do this in a thread, over and over, while the body runs."""
-    ended = threading.Event()
-
-    def run() -> None:
-        while not ended.wait(0.02):
-            act()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+def refuses(host: Host, mode: str) -> bool:
+    """Does a rule refuse what has no endpoints?"""
+    if mode == "nftables":
+        return "goto reject-chain" in host.tables()
+    return "has no endpoints" in host.run("iptables-save", "-t", "filter").stdout
 
 
 def sample(host: Host, *arguments: str) -> dict[str, Any]:
@@ -61,18 +55,17 @@ def test_new_connections_are_shown_with_the_share_of_each_endpoint(host: Host, m
     assert row["connectionsPerSecond"] > 0
     assert {e["endpoint"] for e in row["endpoints"]} <= {"10.244.1.5:8080", "10.244.1.6:8080"}
     assert sum(e["share"] for e in row["endpoints"]) == pytest.approx(1, abs=0.01)
-    has_note = any("not counted in nftables mode" in note for note in found["notes"])
+    has_note = any("only if kube-proxy has --service-metrics" in note for note in found["notes"])
     assert has_note == (mode == "nftables")
 
 
-def test_refused_packets_are_shown_with_the_reason(host: Host) -> None:
-    vip = start(host, "iptables")
+@pytest.mark.parametrize("mode", ["nftables", "iptables", "userspace"])
+def test_refused_packets_are_shown_with_the_reason(host: Host, mode: str) -> None:
+    vip = start(host, mode, *(["--service-metrics=5"] if mode == "nftables" else []))
     with listening(host, "IPv4"):
         connect(host, vip).close()
     serve(host, "IPv4", {})
-    host.until(
-        lambda: "has no endpoints" in host.run("iptables-save", "-t", "filter").stdout, "the rule"
-    )
+    host.until(lambda: refuses(host, mode), "the rule")
     with repeating(lambda: refused(host, vip)):
         found = sample(host, "shop/web")
     (row,) = found["services"]
@@ -126,3 +119,8 @@ def test_the_daemon_counts_connections_per_service_if_asked(host: Host, mode: st
     host.run("conntrack", "-D", "-d", vip)
     bytes_sent = 'kubeproxy_service_bytes_total{direction="sent",name="web",namespace="shop"}'
     host.until(lambda: bytes_sent in host.get(10249, "/metrics")[1], "bytes are counted")
+    serve(host, "IPv4", {})
+    host.until(lambda: refuses(host, mode), "the rule")
+    refused(host, vip)
+    rejects = 'kubeproxy_service_refused_packets_total{action="reject",name="web",namespace="shop"}'
+    host.until(lambda: rejects in host.get(10249, "/metrics")[1], "the refused packet is counted")

@@ -8,34 +8,21 @@ from pathlib import Path
 import pytest
 from tests.conftest import Run
 from tests.support.builders import node
+from tests.support.objects_text import at, service_text, slice_text
 
-from kpctl.trace.marking import parse_prefix
+from kpctl.trace.legacy import parse_prefix
 from kpctl.trace.subject import arrival_at, parse_destination, source_text
 from kubeproxy.errors import ConfigError
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.modes.registry import mode_names
 
-MANIFEST = """
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: shop}
-spec:
-  type: NodePort
-  clusterIP: 10.96.0.10
-  ports: [{name: http, port: 80, nodePort: 30080}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.244.1.5], nodeName: a}, {addresses: [10.244.2.5], nodeName: b}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: empty, namespace: shop}
-spec: {clusterIP: 10.96.0.11, ports: [{name: http, port: 80}]}
-"""
+MANIFEST = (
+    service_text(
+        "10.96.0.10", ports="{name: http, port: 80, nodePort: 30080}", spec="type: NodePort"
+    )
+    + slice_text(at("10.244.1.5", "a"), at("10.244.2.5", "b"))
+    + service_text("10.96.0.11", "empty")
+)
 
 
 @pytest.fixture

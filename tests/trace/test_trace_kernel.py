@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.support.host import PROGRAMS, Host
+from tests.support.objects_text import service_text, slice_text
 from tests.support.served import write
 
 from kpctl.snapshot.live import read_live
@@ -24,30 +25,13 @@ from kubeproxy.facts.ids import Family
 
 pytestmark = pytest.mark.kernel
 
-MANIFEST = """
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: shop}
-spec:
-  clusterIP: 10.96.0.10
-  clusterIPs: [10.96.0.10, "fd00:10:96::a"]
-  ipFamilies: [IPv4, IPv6]
-  ports: [{name: http, port: 80}, {name: none, port: 81}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-4, namespace: shop, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: [10.244.1.5]}, {addresses: [10.244.1.6]}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-6, namespace: shop, labels: {kubernetes.io/service-name: web}}
-addressType: IPv6
-ports: [{name: http, port: 8080}]
-endpoints: [{addresses: ["fd00:244:1::5"]}]
-"""
+MANIFEST = (
+    service_text(
+        ("10.96.0.10", "fd00:10:96::a"), ports="{name: http, port: 80}, {name: none, port: 81}"
+    )
+    + slice_text("10.244.1.5", "10.244.1.6")
+    + slice_text("fd00:244:1::5", number=2)
+)
 PATIENCE_SECONDS = 180.0
 PLACES = {"IPv4": "10.96.0.10", "IPv6": "[fd00:10:96::a]"}
 IPTABLES = {"IPv4": "iptables", "IPv6": "ip6tables"}
@@ -152,6 +136,26 @@ def test_the_first_place_where_the_kernel_differs_is_named(
     assert "  `kpctl drift` shows all that differs. A running proxy repairs it in seconds." in lines
 
 
+@pytest.mark.parametrize(
+    ("mode", "chain"), [("iptables", "KUBE-SERVICES"), ("userspace", "KUBE-PORTALS-CONTAINER")]
+)
+def test_a_rule_of_another_program_in_a_chain_of_ours_is_named(
+    host: Host, mode: str, chain: str
+) -> None:
+    process = start(host, mode)
+    with host.network.inside():
+        snapshot = read_live(host.socket)
+    process.send_signal(signal.SIGSTOP)  # so that it cannot repair
+    done = host.run("iptables", "-w", "-t", "nat", "-I", chain, "-p", "tcp", "-j", "RETURN")
+    assert done.returncode == 0, done.stderr
+    found = ask(host, snapshot, PLACES["IPv4"])
+    backend, node = snapshot.backends[Family.IPV4], snapshot.pipelines[Family.IPV4].node
+    lines = list(answer_lines(found.comparison, found.wanted, backend, node, mode=mode))
+    assert exit_code(found.comparison) == 1
+    assert found.comparison.kernel and not found.comparison.kernel.problem
+    assert any(f"-A {chain} -p tcp -j RETURN" in line for line in lines), lines
+
+
 def removal(mode: str, family: str, address: str) -> tuple[list[str], str]:
     """A command that takes away what leads to the Service, and the words about it."""
     if mode == "nftables":
@@ -206,6 +210,24 @@ def test_an_interrupted_trace_leaves_nothing(host: Host, number: signal.Signals)
     until(lambda: "kpctl-trace" in host.tables(), "marking")
     process.send_signal(number)
     process.wait(PATIENCE_SECONDS)
+    assert_no_traces(host)
+
+
+@pytest.mark.parametrize("family", PLACES)
+def test_what_a_killed_command_leaves_is_put_back(host: Host, family: str) -> None:
+    """Legacy iptables has a setting and rules for this, which outlive the process."""
+    start(host, "iptables", "--iptables-variant=legacy")
+    log = f"/proc/sys/net/netfilter/nf_log/{Family(family).af}"
+    save = (f"{IPTABLES[family]}-legacy-save", "-t", "raw")
+    before = host.run("cat", log).stdout
+    argv = ["kpctl", "trace", "outside", f"{PLACES[family]}:80", "--live"]
+    with host.network.inside():
+        following = subprocess.Popen([PROGRAMS / argv[0], *argv[1:], "--socket", host.socket])
+    until(lambda: host.run(*save).stdout.count("-j TRACE") == 2, "marking")
+    assert host.run("cat", log).stdout == "nfnetlink_log\n"
+    following.kill()
+    following.wait()
+    until(lambda: host.run("cat", log).stdout == before, "putting the log back")
     assert_no_traces(host)
 
 

@@ -59,6 +59,11 @@ def chains(items: Fragment) -> dict[str, list[str]]:
 WEB = "-m comment --comment default/web:http -p tcp -m tcp --dport 80"
 
 
+def because(reason: str) -> str:
+    """The same with a reason in the comment."""
+    return WEB.replace("default/web:http", f'"default/web:http {reason}"')
+
+
 def test_a_cluster_ip_is_diverted_from_containers_and_from_the_host() -> None:
     assert rendered(service()) == {
         "KUBE-PORTALS-CONTAINER": [f"{WEB} -d 10.96.0.10 -j REDIRECT --to-ports 40001"],
@@ -150,10 +155,10 @@ def test_a_node_without_an_address_of_its_own_redirects() -> None:
 
 def test_what_no_endpoint_serves_is_rejected_instead_of_diverted() -> None:
     found = rendered(service(node_port=30080), [])
-    common = "-m comment --comment default/web:http -p tcp -m tcp --dport"
+    common = '-m comment --comment "default/web:http has no endpoints" -p tcp -m tcp --dport'
     assert found == {
         "KUBE-PORTALS-FILTER": [
-            f"{WEB} -d 10.96.0.10 -j REJECT",
+            f"{common} 80 -d 10.96.0.10 -j REJECT",
             f"{common} 30080 -m addrtype --dst-type LOCAL -j REJECT",
         ]
     }
@@ -164,7 +169,7 @@ def test_internal_policy_local_uses_the_local_listener_or_drops() -> None:
     (rule,) = rendered(facts, [LOCAL, REMOTE])["KUBE-PORTALS-CONTAINER"]
     assert rule.endswith("--to-ports 40002")
     assert rendered(facts, [REMOTE]) == {
-        "KUBE-PORTALS-FILTER": [f"{WEB} -d 10.96.0.10 -j DROP"],
+        "KUBE-PORTALS-FILTER": [f"{because('has no local endpoints')} -d 10.96.0.10 -j DROP"],
     }
 
 
@@ -217,7 +222,8 @@ def test_source_ranges_let_some_in_and_drop_the_rest() -> None:
         f"{vip} -s 203.0.113.0/24 -j REDIRECT --to-ports 40001",
         f"{vip} -s 10.0.0.0/8 -j REDIRECT --to-ports 40001",
     ]
-    assert found["KUBE-PORTALS-FILTER"] == [f"{vip} -j DROP"]
+    why = because("source is not in loadBalancerSourceRanges")
+    assert found["KUBE-PORTALS-FILTER"] == [f"{why} -d 198.51.100.7 -j DROP"]
 
 
 def test_insiders_must_be_within_the_source_ranges_too() -> None:

@@ -6,45 +6,45 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kpctl.look.exits import TROUBLE, epilog
 from kpctl.snapshot.options import Place, about_a_proxy, output_option
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from kpctl.connections.flows import EndpointFlows
-    from kpctl.connections.select import Selection
+    from kpctl.snapshot.target import Target
     from kubeproxy.facts.ids import Family, ServicePortId
 
-STALE = 3
-UNKNOWN = 4
 DEFAULT_FLOWS = 100
 MOST_FLOWS = 1000
 
-EPILOG = """\b
-Examples:
+_EXAMPLES = """\
   kpctl connections                    all Services, by endpoint
   kpctl connections shop/web -o wide   one Service, flow by flow
   kpctl connections 10.96.0.10:80      by where traffic arrives
+  kpctl connections --pod 10.244.1.5   flows to one pod
   kpctl connections --stale            only flows to endpoints not used any more
   kpctl connections --bundle FILE      as it was when the bundle was written
-\b
+
 Flows come from conntrack; in ipvs mode from IPVS, in userspace mode from the
 proxy, and neither counts bytes. Conntrack counts them only after
   sysctl -w net.netfilter.nf_conntrack_acct=1
-\b
-Exit codes:
-  0  shown
-  1  failed: no proxy answers, or the kernel refused
-  2  the command line is wrong
-  3  with --stale: there are stale flows
-  4  there is no such Service
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(
+    epilog=epilog(
+        "shown",
+        examples=_EXAMPLES,
+        trouble="with --stale: there are stale flows",
+        absent="there is no such Service",
+    )
+)
 @click.argument("service", default="")
 @about_a_proxy
 @click.option("-n", "--namespace", default="", help="only Services of this namespace")
+@click.option("--pod", default="", help="only flows to this address")
 @click.option("--stale", is_flag=True, help="only flows to endpoints that are no longer used")
 @click.option(
     "--limit",
@@ -53,42 +53,46 @@ Exit codes:
 )
 @output_option
 def connections(
-    service: str, place: Place, namespace: str, stale: bool, limit: int | None, output: str
+    service: str,
+    place: Place,
+    namespace: str,
+    pod: str,
+    stale: bool,
+    limit: int | None,
+    output: str,
 ) -> None:
     """Show the flows of Services by endpoint, and which are stale.
 
-    SERVICE is NAME, NAMESPACE/NAME, ADDRESS:PORT or a node port.
+    SERVICE is web, shop/web, shop/web:http, an address and port, or a node port.
     """
-    from kpctl.connections.select import parse_selection
+    from kpctl.connections.flows import is_at
+    from kpctl.snapshot.target import Target, parse_pod, parse_target
 
-    try:
-        selection = parse_selection(service, namespace)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
+    target = parse_target(service, namespace) if service else Target(namespace=namespace)
+    address = parse_pod(pod)
     if limit is None:
         limit = DEFAULT_FLOWS if output == "wide" else 0
-    groups, is_cut = _gather(place, selection, limit)
+    groups, is_cut = _gather(place, target, limit)
+    if address:
+        groups = [group for group in groups if is_at(group.endpoint, address)]
     if stale:
         groups = [group for group in groups if group.stale]
     _print(groups, output, cut_at=limit if is_cut else 0)
     if stale and groups:
-        raise SystemExit(STALE)
+        raise SystemExit(TROUBLE)
 
 
-def _gather(place: Place, selection: Selection, limit: int) -> tuple[list[EndpointFlows], bool]:
+def _gather(place: Place, target: Target, limit: int) -> tuple[list[EndpointFlows], bool]:
     from kpctl.connections.gather import gather
     from kpctl.snapshot.client import Client, find_socket
+    from kpctl.snapshot.target import service_ports
 
-    snapshot = place.read(selection.service)
-    chosen = {(family, p.id) for family, p in snapshot.plans() if selection.matches(p)}
-    if not chosen and (selection.name or selection.port):
-        click.echo(f"Error: no such Service on {snapshot.origin}", err=True)
-        raise SystemExit(UNKNOWN)
+    snapshot = place.read(target.service)
+    chosen = service_ports(snapshot, target)
     if place.bundle:
-        return _recorded(place.bundle, None if selection.is_everything else chosen), False
+        return _recorded(place.bundle, chosen), False
     client = Client(find_socket(place.socket)) if place.is_live else None
-    keep = None if selection.is_everything else chosen
-    tally = gather(snapshot, client, limit=limit, only=keep)
+    tally = gather(snapshot, client, limit=limit, only=chosen)
     return tally.groups(), tally.is_cut
 
 

@@ -34,6 +34,11 @@ class Flow(Struct, frozen=True, gc=False):
     bytes: int | None = None
 
 
+def is_at(endpoint: str, address: str) -> bool:
+    """Is this endpoint, as text with its port, at the address?"""
+    return endpoint.rpartition(":")[0].strip("[]") == address
+
+
 class EndpointFlows(Struct):
     """The flows of one service port to one endpoint. `stale` is the reason, or empty.
 

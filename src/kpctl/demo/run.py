@@ -43,9 +43,9 @@ from kpctl.lab.topology import Topology, parse_topology
 from kpctl.lab.traffic import Route, Traffic
 from kpctl.look.output import wrapped
 from kpctl.report.explain import explain, is_served
-from kpctl.report.target import parse_target
 from kpctl.report.text import explanation_text
 from kpctl.snapshot.live import read_live
+from kpctl.snapshot.target import parse_target
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
 
 TOPOLOGY = """

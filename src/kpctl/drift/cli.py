@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
 DIFFERS = 1
 NOT_COMPARED = 3
 
-PAUSE_SECONDS = 1.0
-"""Between two looks: as long as a proxy usually takes for a change, and for a repair."""
-
 EPILOG = """\b
 Examples:
   kpctl drift                     compare now, and show the last repairs
@@ -27,6 +25,8 @@ Examples:
   kpctl drift -o json             for programs
   kpctl drift --bundle node-a.kpctl
                                   the same from a file, offline
+  kpctl drift --bundle node-a.kpctl --now
+                                  this kernel against what was wanted then
   kpctl drift -f manifests/ --mode nftables --node node-a
                                   against files, without a proxy
 
@@ -47,20 +47,26 @@ class _NotCompared(click.ClickException):
 @about_a_proxy
 @output_option
 @click.option("--watch", type=click.FloatRange(min=1), metavar="SECONDS", help="compare repeatedly")
-def drift(place: Place, output: str, watch: float | None) -> None:
+@click.option("--now", is_flag=True, help="with --bundle: read this kernel instead of the file's")
+def drift(place: Place, output: str, watch: float | None, now: bool) -> None:
     """Compare what the kernel has with what is wanted.
 
     Shown are the differences by owner, as a diff from what the kernel has to what is wanted, and
     the repairs that the proxy made: when, of how much, and who had changed it, where that is
     known. A difference counts only if it is still there after a second look.
+
+    Where a proxy hangs or has gone, a bundle that it wrote before tells what it wanted: `--now`
+    compares that with this kernel. What has changed in the cluster since then differs, too.
     """
     import time
 
-    if watch and place.bundle:
+    if now and not place.bundle:
+        raise click.UsageError("--now goes with --bundle; without one this kernel is read anyway")
+    if watch and place.bundle and not now:
         raise click.UsageError("a bundle does not change: --watch goes with a running proxy")
     while True:
         try:
-            report = _report(place, is_short=output == "table")
+            report = _report(place, is_short=output == "table", now=now)
         except ProxyError as error:
             raise _NotCompared(str(error)) from error
         _print(report, output)
@@ -75,21 +81,31 @@ def drift(place: Place, output: str, watch: float | None) -> None:
         sys.exit(DIFFERS)
 
 
-def _report(place: Place, *, is_short: bool) -> Report:
+def _report(place: Place, *, is_short: bool, now: bool) -> Report:
     import asyncio
     import time
 
-    from kpctl.drift.read import drift_of_bundle, drift_of_files, drift_of_proxy
+    from kpctl.drift.compare import PAUSE_SECONDS
+    from kpctl.drift.read import (
+        drift_of_bundle,
+        drift_of_files,
+        drift_of_proxy,
+        drift_since_bundle,
+    )
     from kpctl.look.cli import offline_request
     from kpctl.look.sentences import use_sentences
+    from kpctl.snapshot.bundle import read_head
 
     use_sentences()
 
     def pause() -> None:
         time.sleep(PAUSE_SECONDS)
 
+    if now:
+        return asyncio.run(drift_since_bundle(place.read(), is_short=is_short))
     if place.bundle:
-        return drift_of_bundle(place.read(), is_short=is_short)
+        others = read_head(Path(place.bundle)).others
+        return drift_of_bundle(place.read(), others, is_short=is_short)
     if place.files:
         request = offline_request(
             place.files, place.config, node=place.node, mode=place.mode or "", is_here=True

@@ -20,6 +20,9 @@ from kubeproxy.modes.base import AnyBackend, AnyChange, AnyItem, OpenSocket, Own
 from kubeproxy.sync.edits import Edit, edits_of
 from kubeproxy.sync.pipeline import Pipeline
 
+PAUSE_SECONDS = 1.0
+"""Between two looks: as long as a proxy usually takes for a change, and for a repair."""
+
 NOT_WANTED = "nothing of ours"
 """The owner of what the kernel has and nothing wants."""
 
@@ -76,14 +79,19 @@ async def look_twice(
     return snapshot, drift_of(snapshot, looks, most_owners)
 
 
+def look_back(snapshot: Snapshot, kernel: KernelState) -> Mapping[Family, Look]:
+    """Compare a snapshot with the kernel and the sockets of its own moment."""
+    return look(snapshot, kernel, lambda family: (snapshot.open_sockets or {}).get(family, ()))
+
+
 def look(
     snapshot: Snapshot,
     kernel: KernelState,
-    listening: Callable[[Family], Container[OpenSocket]] | None = open_sockets,
+    listening: Callable[[Family], Container[OpenSocket]] = open_sockets,
 ) -> Mapping[Family, Look]:
-    """Compare a snapshot with what the kernel holds. Without `listening`, sockets are left out."""
+    """Compare a snapshot with what the kernel holds, and with the sockets that are open."""
     return {
-        family: _look(pipeline, snapshot.backends[family], kernel, listening and listening(family))
+        family: _look(pipeline, snapshot.backends[family], kernel, listening(family))
         for family, pipeline in snapshot.pipelines.items()
         if family in kernel
     }
@@ -93,7 +101,7 @@ def _look(
     pipeline: Pipeline,
     backend: AnyBackend,
     kernel: KernelState,
-    listening: Container[OpenSocket] | None,
+    listening: Container[OpenSocket],
 ) -> Look:
     # What a probe of tools and kernel has found out may be rendered differently.
     pipeline.render_all()
@@ -107,8 +115,7 @@ def _look(
             for change in pipeline.changes(sink)
             if not backend.is_under_way(change)
         }
-    closed = {} if listening is None else dict(_closed(pipeline, backend, listening))
-    return Look(len(pipeline.ledger), changes, closed)
+    return Look(len(pipeline.ledger), changes, dict(_closed(pipeline, backend, listening)))
 
 
 def _closed(
@@ -131,14 +138,15 @@ def drift_of(
 
 
 def _family_drift(backend: AnyBackend, found: Look, most_owners: int | None) -> FamilyDrift:
-    owners = list(dict.fromkeys(change.owner for change in found.changes.values()))
+    differing = backend.explained(found.changes.values())
+    owners = list(dict.fromkeys(change.owner for change in differing))
     shown = set(owners[:most_owners])
-    changes = (change for change in found.changes.values() if change.owner in shown)
+    changes = (change for change in differing if change.owner in shown)
     closed = (Edit(str(owner), (), (_closed_text(at),)) for at, owner in found.closed.items())
     return FamilyDrift(
         backend.family,
         found.wanted,
-        len(found.changes) + len(found.closed),
+        len(differing) + len(found.closed),
         (*edits_of(backend, changes, NOT_WANTED), *closed),
         left_out=len(owners) - len(shown),
     )

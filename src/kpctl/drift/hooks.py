@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from kpctl.snapshot.types import Snapshot
 from kubeproxy.errors import KernelError
@@ -22,7 +23,10 @@ _LEGACY = {Family.IPV4: "ip_tables_names", Family.IPV6: "ip6_tables_names"}
 _LEGACY_PRIORITIES = {"raw": -300, "mangle": -150, "nat": -100, "filter": 0, "security": 50}
 
 
-async def others_of(snapshot: Snapshot) -> Mapping[Family, tuple[Other, ...]]:
+Others: TypeAlias = Mapping[Family, tuple[Other, ...]]
+
+
+async def others_of(snapshot: Snapshot) -> Others:
     """Everything of other programs at the hooks of each family, in the order packets meet it."""
     return {
         family: tuple(sorted(await _others(snapshot.mode, backend), key=_order))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from kpctl.drift.compare import drift_of, look, look_twice
-from kpctl.drift.hooks import others_of
+from kpctl.drift.compare import FamilyDrift, drift_of, look, look_back, look_twice
+from kpctl.drift.hooks import Others, others_of
 from kpctl.drift.view import MOST_OWNERS, Report
 from kpctl.look.offline import OfflineRequest
 from kpctl.snapshot.files import read_files_here
@@ -40,14 +40,30 @@ def _most(is_short: bool) -> int | None:
     return MOST_OWNERS if is_short else None
 
 
-def drift_of_bundle(snapshot: Snapshot, *, is_short: bool) -> Report:
-    """Compare what a bundle holds of the kernel, if it does."""
+def drift_of_bundle(snapshot: Snapshot, others: Others | None, *, is_short: bool) -> Report:
+    """Compare what a bundle holds of the kernel, if it does. `others` are in its head."""
     families = None
     if snapshot.kernel is not None:
-        looks = look(snapshot, snapshot.kernel, listening=None)
+        looks = look_back(snapshot, snapshot.kernel)
         families = drift_of(snapshot, looks, _most(is_short))
-    history = snapshot.history
-    return Report(snapshot.origin, snapshot.mode, families, history.repairs if history else ())
+    return _of_bundle(snapshot, families, None if is_short else others)
+
+
+async def drift_since_bundle(snapshot: Snapshot, *, is_short: bool) -> Report:
+    """Compare the kernel here, now, with what was wanted when a bundle was written.
+
+    Raises ProxyError.
+    """
+    looks = look(snapshot, await read_kernel(snapshot.backends))
+    others = await others_of(snapshot) if not is_short else None
+    return _of_bundle(snapshot, drift_of(snapshot, looks, _most(is_short)), others)
+
+
+def _of_bundle(
+    snapshot: Snapshot, families: tuple[FamilyDrift, ...] | None, others: Others | None
+) -> Report:
+    repairs = snapshot.history.repairs if snapshot.history else ()
+    return Report(snapshot.origin, snapshot.mode, families, repairs, others)
 
 
 async def drift_of_files(request: OfflineRequest, *, is_short: bool) -> Report:

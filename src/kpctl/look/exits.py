@@ -20,13 +20,17 @@ Exit codes:
 """
 
 
-def epilog(done: str, *, examples: str, trouble: str = "", absent: str = "") -> str:
+def epilog(
+    done: str, *, examples: str, trouble: str = "", absent: str = "", has_files: bool = True
+) -> str:
     """Return the end of a help text: examples, and the exit codes of a command about a proxy."""
     codes = {
         0: done,
         FAILED: "failed: an answer or a file is not understood",
         USAGE: "the command line is wrong",
-        REJECTED: "part of the files given with -f is rejected; the rest is shown",
+        REJECTED: "part of the files given with -f is rejected; the rest is shown"
+        if has_files
+        else "",
         NOT_RUNNING: "no proxy answers",
         TROUBLE: trouble,
         NOT_FOUND: absent,

@@ -17,6 +17,12 @@ import click
 FORMATS = ("table", "wide", "json", "yaml")
 
 
+def columns(stream: TextIO | None = None) -> int:
+    """The width of a terminal; 0 for a pipe or file, where a line is as long as it must be."""
+    is_terminal = (stream or sys.stdout).isatty()
+    return shutil.get_terminal_size().columns if is_terminal else 0
+
+
 def print_data(data: object, form: str) -> None:
     """Print plain data as JSON, or as YAML: a list is then one document per element."""
     if form == "json":
@@ -45,18 +51,18 @@ def print_table(
 def print_paragraphs(paragraphs: Iterable[tuple[int, str]], stream: TextIO | None = None) -> None:
     """Print texts, each with its indent: wrapped in a terminal, else a line each."""
     stream = stream or sys.stdout
-    columns = shutil.get_terminal_size().columns if stream.isatty() else 0
+    width = columns(stream)
     for indent, text in paragraphs:
-        lines = wrapped(text, columns, indent) if columns else [f"{' ' * indent}{text}"]
+        lines = wrapped(text, width, indent) if width else [f"{' ' * indent}{text}"]
         stream.writelines(f"{line}\n" for line in lines or [""])
 
 
-def wrapped(text: str, columns: int, indent: int) -> list[str]:
+def wrapped(text: str, width: int, indent: int) -> list[str]:
     """The lines of a paragraph; those after the first are indented a little more."""
     margin = " " * indent
     return textwrap.wrap(
         text,
-        max(columns, indent + 20),
+        max(width, indent + 20),
         initial_indent=margin,
         subsequent_indent=margin + "  ",
         break_on_hyphens=False,
@@ -86,4 +92,4 @@ def _print_framed(headings: Sequence[str], rows: Sequence[Sequence[str]], stream
     for row in rows:
         # As text, because rich takes the brackets around an IPv6 address for a style.
         table.add_row(*map(Text, row))
-    Console(file=stream, width=shutil.get_terminal_size().columns).print(table)
+    Console(file=stream, width=columns(stream)).print(table)

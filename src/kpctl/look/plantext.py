@@ -7,11 +7,10 @@ be searched for. In a terminal long reasons are wrapped.
 from __future__ import annotations
 
 import io
-import shutil
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from kpctl.look.output import wrapped
+from kpctl.look.output import columns, wrapped
 from kpctl.look.planview import Row
 
 if TYPE_CHECKING:
@@ -24,16 +23,16 @@ _NO_LIMIT = 100_000
 
 def print_rows(rows: Sequence[Row], stream: TextIO) -> None:
     """Write the rows in the form that suits the stream."""
-    if not stream.isatty():
+    width = columns(stream)
+    if not width:
         stream.write(table_text(rows, is_unicode=_is_unicode(stream)))
         return
-    columns = shutil.get_terminal_size().columns
-    if columns < _FEWEST_COLUMNS:
-        stream.writelines(f"{line}\n" for line in list_lines(rows, columns))
+    if width < _FEWEST_COLUMNS:
+        stream.writelines(f"{line}\n" for line in list_lines(rows, width))
         return
     from rich.console import Console
 
-    Console(file=stream, width=columns).print(_table(rows, is_unicode=_is_unicode(stream)))
+    Console(file=stream, width=width).print(_table(rows, is_unicode=_is_unicode(stream)))
 
 
 def table_text(rows: Sequence[Row], *, is_unicode: bool = True) -> str:

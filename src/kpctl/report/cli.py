@@ -17,11 +17,12 @@ from kpctl.snapshot.options import Place, about_a_proxy, output_option
 from kubeproxy.modes.registry import mode_names
 
 if TYPE_CHECKING:
-    from kpctl.report.target import Target
     from kpctl.report.types import Explanation
+    from kpctl.snapshot.target import Target
     from kpctl.snapshot.types import Snapshot
     from kubeproxy.inspection.types import History, Status
 
+_FILE = click.Path(exists=True, allow_dash=True)
 _NAMESPACE = click.option("-n", "--namespace", default="", help="only this namespace")
 
 _STATUS_EXAMPLES = """\
@@ -102,12 +103,12 @@ def get(name: str, namespace: str, pod: str, place: Place, output: str) -> None:
     NAME is web, shop/web, shop/web:http, an address and port, or a node port.
     """
     from kpctl.report.services import HEADINGS, WIDE_HEADINGS, programmed, rows
-    from kpctl.report.target import Target, parse_target
+    from kpctl.snapshot.target import Target, parse_pod, parse_target
 
     _use_sentences()
     target = parse_target(name, namespace) if name else Target(namespace=namespace)
     snapshot = place.read(target.service)
-    reports = programmed(snapshot, target, _address(pod))
+    reports = programmed(snapshot, target, parse_pod(pod))
     if output in ("json", "yaml"):
         _print_data(reports, output)
     elif reports:
@@ -160,7 +161,7 @@ def explain(target: str, namespace: str, source: str, place: Place, output: str)
     """
     from kpctl.report.explain import is_served
     from kpctl.report.sources import check_source
-    from kpctl.report.target import parse_target
+    from kpctl.snapshot.target import parse_target
 
     _use_sentences()
     asked, client = parse_target(target, namespace), check_source(source)
@@ -199,13 +200,15 @@ _RENDER_EXAMPLES = """\
   kpctl render --mode iptables --family ipv6 objects.yaml
   kpctl render --service shop/web                   of the running proxy
   kpctl render --service shop/web --no-scaffold     only what is its own
+  kpctl render --bundle FILE -o json                line by line, by owner
 """
 
 
 @click.command(
     epilog=epilog("done", examples=_RENDER_EXAMPLES, absent="no Service has the name of --service")
 )
-@click.argument("files", nargs=-1, type=click.Path(exists=True, allow_dash=True))
+@click.argument("files", nargs=-1, type=_FILE)
+@click.option("-f", "--file", "more_files", multiple=True, type=_FILE, help="the same as FILES")
 @click.option("--mode", type=click.Choice(mode_names()), help="with FILES: the mode")
 @click.option("--config", type=click.Path(exists=True), help="with FILES: a configuration")
 @click.option(
@@ -219,8 +222,10 @@ _RENDER_EXAMPLES = """\
 @click.option("--family", type=click.Choice(["ipv4", "ipv6"]), help="only this family")
 @click.option("--service", default="", help="only this Service (shop/web)")
 @click.option("--no-scaffold", is_flag=True, help="leave out what exists without any Service")
+@output_option
 def render(
     files: tuple[str, ...],
+    more_files: tuple[str, ...],
     mode: str | None,
     config: str | None,
     node: str,
@@ -230,6 +235,7 @@ def render(
     family: str | None,
     service: str,
     no_scaffold: bool,
+    output: str,
 ) -> None:
     """Print what a mode installs; the kernel is not touched.
 
@@ -238,10 +244,11 @@ def render(
     family with iptables-restore --noflush (in iptables mode without the jumps from built-in
     chains, which upstream writes apart, and after the accounting objects that it names).
     """
-    from kpctl.report.rendering import rendered
-    from kpctl.report.target import parse_target
+    from kpctl.report.rendering import rendered, rendered_lines
+    from kpctl.snapshot.target import parse_target
 
     _use_sentences()
+    files = (*files, *more_files)
     only = parse_target(service).service if service else None
     if service and only is None:
         raise click.BadParameter("a Service is written as shop/web", param_hint="--service")
@@ -252,8 +259,13 @@ def render(
     else:
         place = Place(socket=socket, bundle=bundle, mode=mode, config=config, node=node)
         snapshot = place.read(only)
-    text = rendered(snapshot, family=family, only=only, has_scaffold=not no_scaffold)
-    click.echo(text, nl=False)
+    if output in ("json", "yaml"):
+        has_scaffold = not no_scaffold
+        lines = rendered_lines(snapshot, family=family, only=only, has_scaffold=has_scaffold)
+        _print_data(lines, output)
+    else:
+        text = rendered(snapshot, family=family, only=only, has_scaffold=not no_scaffold)
+        click.echo(text, nl=False)
     is_absent = only is not None and only not in snapshot.names()
     if is_absent:
         click.echo(f"Error: No Service {only} is served here.", err=True)
@@ -274,15 +286,6 @@ def _from_files(
     if mode is None:
         raise click.UsageError("--mode is needed with FILES")
     return read_files(offline_request(files, config, node=node, mode=mode, addresses=addresses))
-
-
-def _address(text: str) -> str:
-    from kubeproxy.facts.address import parse_ip
-
-    parsed = parse_ip(text) if text else ("", "")
-    if parsed is None:
-        raise click.BadParameter(f"{text!r} is not an IP address", param_hint="--pod")
-    return parsed[1]
 
 
 def _print_data(report: object, form: str) -> None:

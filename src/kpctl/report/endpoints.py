@@ -7,7 +7,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from kpctl.report.moments import moment
+from kpctl.look.moments import moment
 from kubeproxy.facts.endpoint import PortKey, SliceFacts, merge_slices
 from kubeproxy.inspection.journal import endpoint_state
 from kubeproxy.inspection.types import Held

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from kpctl.look.moments import instant, moment
 from kpctl.look.planview import NodePorts
 from kpctl.report.endpoints import endpoints_of
 from kpctl.report.missing import why_no_endpoints
-from kpctl.report.moments import instant, moment
 from kpctl.report.sources import Source, family_of_source, sources_of, way_of
-from kpctl.report.target import Target, matches
 from kpctl.report.types import (
     ChangeReport,
     EndpointChangeReport,
@@ -20,12 +19,11 @@ from kpctl.report.types import (
     ServiceReport,
 )
 from kpctl.report.unknown import problems_of, why_unknown
+from kpctl.snapshot.target import Found, Target, find
 from kpctl.snapshot.types import Snapshot
 from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.inspection.types import Changed, Held, Refused
 from kubeproxy.plan.types import Frontend, FrontendKind, ServicePlan
-
-Found = tuple[Family, ServicePlan]
 
 
 def explain(snapshot: Snapshot, target: Target, source: str = "") -> Explanation:
@@ -44,18 +42,6 @@ def explain(snapshot: Snapshot, target: Target, source: str = "") -> Explanation
         services=services,
         faults=() if services else why_unknown(snapshot, target),
     )
-
-
-def find(snapshot: Snapshot, target: Target, only: Family | None = None) -> list[Found]:
-    """Return the plans that are asked for, those of one Service together."""
-    places = {family: p.node.node_port_addresses for family, p in snapshot.pipelines.items()}
-    found = [
-        (family, plan)
-        for family, plan in snapshot.plans()
-        if only in (None, family) and matches(target, plan, places[family])
-    ]
-    order = tuple(Family).index
-    return sorted(found, key=lambda each: (each[1].id.service, order(each[0]), each[1].id))
 
 
 def is_served(explanation: Explanation) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
+from kpctl.look.moments import clock_text, instant
 from kpctl.report.endpoints import EndpointReport
-from kpctl.report.moments import clock_text, instant
 from kpctl.snapshot.types import Snapshot
 from kubeproxy.facts.endpoint import PortKey, SliceFacts
 from kubeproxy.facts.ids import Family, ServiceName

@@ -28,12 +28,42 @@ def rendered(
     has_scaffold: bool = True,
 ) -> str:
     """Return the text, each family under a comment that says which it is."""
-    parts = []
-    for each, pipeline in snapshot.pipelines.items():
-        if family is None or each.value.lower() == family:
-            fragments = _chosen(pipeline.fragments(), only, has_scaffold=has_scaffold)
-            parts.append(_head(snapshot, each) + snapshot.backends[each].describe(fragments))
-    return "\n".join(parts)
+    found = _fragments(snapshot, family, only, has_scaffold=has_scaffold)
+    return "\n".join(
+        _head(snapshot, each) + snapshot.backends[each].describe(fragments)
+        for each, fragments in found.items()
+    )
+
+
+def rendered_lines(
+    snapshot: Snapshot,
+    *,
+    family: str | None = None,
+    only: ServiceName | None = None,
+    has_scaffold: bool = True,
+) -> list[dict[str, object]]:
+    """Return the same as data: what each service port wants, line by line."""
+    found = _fragments(snapshot, family, only, has_scaffold=has_scaffold)
+    return [
+        {
+            "ipFamily": each.value,
+            "servicePort": None if owner == SCAFFOLD else owner.label,
+            "protocol": None if owner == SCAFFOLD else owner.protocol.value,
+            "lines": list(snapshot.backends[each].lines(fragments[owner])),
+        }
+        for each, fragments in found.items()
+        for owner in sorted(fragments)
+    ]
+
+
+def _fragments(
+    snapshot: Snapshot, family: str | None, only: ServiceName | None, *, has_scaffold: bool
+) -> Mapping[Family, Mapping[Owner, AnyFragment]]:
+    return {
+        each: _chosen(pipeline.fragments(), only, has_scaffold=has_scaffold)
+        for each, pipeline in snapshot.pipelines.items()
+        if family is None or each.value.lower() == family
+    }
 
 
 def _head(snapshot: Snapshot, family: Family) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+from kpctl.look.moments import ago, instant, moment
 from kpctl.look.planview import NodePorts
 from kpctl.report.endpoints import EndpointReport, endpoints_of
-from kpctl.report.explain import Found, find, refused_of
-from kpctl.report.moments import ago, instant, moment
-from kpctl.report.target import Target
+from kpctl.report.explain import refused_of
 from kpctl.report.types import ChangeReport, PlaceReport, ProgrammedReport
+from kpctl.snapshot.target import Found, Target, find
 from kpctl.snapshot.types import Snapshot
 from kubeproxy.facts.endpoint import merge_slices
 from kubeproxy.facts.ids import Family

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from kpctl.report.target import WrongQuestion
+from kpctl.snapshot.target import WrongQuestion
 from kubeproxy.facts.address import contained_in_any, contains, family_of, parse_ip
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import DetectorKind, NodeFacts

@@ -8,7 +8,7 @@ from statistics import median
 
 from msgspec import Struct
 
-from kpctl.report.moments import duration_text, instant, moment
+from kpctl.look.moments import duration_text, instant, moment
 from kubeproxy.inspection.types import (
     Collection,
     FamilyStatus,

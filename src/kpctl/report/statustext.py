@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+from kpctl.look.moments import ago, duration_text, instant
 from kpctl.look.output import plain_lines
-from kpctl.report.moments import ago, duration_text, instant
 from kpctl.report.status import FamilyReport, RoundsReport, StatusReport
 from kpctl.report.text import Paragraph
 from kubeproxy.inspection.types import Repair

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
+from kpctl.look.moments import ago, clock_text
 from kpctl.report.endpoints import EndpointReport
-from kpctl.report.moments import ago, clock_text
 from kpctl.report.sources import Way
 from kpctl.report.types import Explanation, FrontendReport, PortReport, ServiceReport
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from kpctl.report.missing import MOST_NAMED, named, ports_text
-from kpctl.report.target import Target
+from kpctl.snapshot.target import Target
 from kpctl.snapshot.types import Snapshot
 from kubeproxy.facts.address import contained_in_any
 from kubeproxy.facts.ids import ServiceName

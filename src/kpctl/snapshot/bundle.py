@@ -7,102 +7,86 @@ and what `nft` or `iptables-save` would show of ours, so that it holds no creden
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kpctl.snapshot.client import Client
-from kpctl.snapshot.kernel import read_kernel
+from kpctl.look.moments import instant
 from kpctl.snapshot.kernel_items import Data, decode_items, encode_items
-from kpctl.snapshot.live import backends_of, snapshot_of
+from kpctl.snapshot.live import snapshot_of
 from kpctl.snapshot.types import Snapshot
 from kubeproxy.errors import ProxyError
 from kubeproxy.facts.ids import Family
 from kubeproxy.inspection.types import VERSION, Held, History, Status
+from kubeproxy.modes.base import OpenSocket, Other
 
 
 class Head(Struct, frozen=True):
     """The first line. `bundle` is the version of the API whose answers follow.
 
-    `findings` are those of `kpctl doctor` on the node, and `connections` what `kpctl connections`
-    showed there, or None. `kernel` counts the families of which the
-    kernel was read.
+    `findings` are those of `kpctl doctor` on the node, `connections` what `kpctl connections`
+    showed there, `sample` one interval of `kpctl top`, and `others` who else was on our hooks; None
+    where that was not read. `kernel` counts the families of which the kernel was read.
     """
 
     bundle: str = VERSION
     findings: list[object] = []
     connections: list[object] | None = None
+    sample: dict[str, object] | None = None
+    others: Mapping[Family, tuple[Other, ...]] | None = None
     kernel: int = 0
 
 
 class KernelItems(Struct, frozen=True):
     """What the kernel held of ours in one family, as `kernel_items` writes it.
 
-    `probed` is what the mode had found out about the host, on which rendering depends.
+    `probed` is what the mode had found out about the host, on which rendering depends. `open` are
+    the sockets of ours on which something listened.
     """
 
     family: Family
     items: list[Data]
     probed: Data = None
+    open: tuple[OpenSocket, ...] = ()
 
 
-def write_bundle(
-    client: Client,
-    path: Path,
-    *,
-    with_kernel: bool = False,
-    head: Head | None = None,
-) -> int:
-    """Write everything that the proxy shows, and what the kernel here holds if asked for.
+def write_bundle(snapshot: Snapshot, path: Path, head: Head | None = None) -> int:
+    """Write everything that a running proxy has shown, and the kernel if the snapshot has it.
 
     The file appears when it is complete, and only its owner may read it. Return the number of
-    Services. Raises OSError and ProxyError.
+    Services. Raises OSError.
     """
-    status = client.status()
-    kernel = asyncio.run(_read_items(status)) if with_kernel else ()
+    kernel = tuple(_kernel_items(snapshot))
     head = replace(head or Head(), kernel=len(kernel))
+    values = (head, snapshot.status, snapshot.history, *kernel, *snapshot.held.values())
     draft = path.with_name(f".{path.name}.draft")
     try:
         with (
             open(draft, "wb", opener=_private) as raw,
             gzip.GzipFile("", "wb", fileobj=raw) as file,
         ):
-            values = (head, status, client.history(), *kernel)
-            count = _write(file, values, client.services())
+            for value in values:
+                file.write(msgspec.json.encode(value) + b"\n")
         draft.rename(path)
     finally:
         draft.unlink(missing_ok=True)
-    return count
+    return len(snapshot.names())
 
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _write(file: gzip.GzipFile, values: Sequence[object], services: Iterator[Held]) -> int:
-    count = 0
-    for value in values:
-        file.write(msgspec.json.encode(value) + b"\n")
-    for held in services:
-        count += 1
-        file.write(msgspec.json.encode(held) + b"\n")
-    return count
-
-
-async def _read_items(status: Status) -> tuple[KernelItems, ...]:
-    backends = backends_of(status)
-    found = await read_kernel(backends)
-    return tuple(
-        KernelItems(family, encode_items(items), backends[family].probed())
-        for family, items in found.items()
-    )
+def _kernel_items(snapshot: Snapshot) -> Iterator[KernelItems]:
+    for family, items in (snapshot.kernel or {}).items():
+        sockets = tuple((snapshot.open_sockets or {}).get(family, ()))
+        yield KernelItems(family, encode_items(items), snapshot.backends[family].probed(), sockets)
 
 
 def read_bundle(path: Path) -> Snapshot:
@@ -115,7 +99,7 @@ def read_bundle(path: Path) -> Snapshot:
             history = msgspec.json.decode(next(lines, b""), type=History)
             decoder = msgspec.json.Decoder(KernelItems)
             kernel = [decoder.decode(next(lines, b"")) for _ in range(head.kernel)]
-            origin = f"{path}, of node {status.node}"
+            origin = f"{path}, of node {status.node} at {instant(status.now):%Y-%m-%d %H:%M:%S} UTC"
             return _with_kernel(snapshot_of(origin, status, history, _held(lines)), kernel)
     except (OSError, EOFError, KeyError, zlib.error, msgspec.DecodeError) as error:
         raise ProxyError(f"{path}: this is no bundle, or it is damaged ({error})") from error
@@ -143,7 +127,8 @@ def _with_kernel(snapshot: Snapshot, kernel: list[KernelItems]) -> Snapshot:
             snapshot.backends[each.family].assume_probed(each.probed)
             snapshot.pipelines[each.family].render_all()
     found = {each.family: decode_items(each.items, snapshot.mode) for each in kernel}
-    return replace(snapshot, kernel=found or None)
+    sockets = {each.family: frozenset(each.open) for each in kernel}
+    return replace(snapshot, kernel=found or None, open_sockets=sockets or None)
 
 
 def _held(lines: Iterator[bytes]) -> Iterator[Held]:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from kubeproxy.config.command import Settings
 from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.inspection.types import Held, History, Status
-from kubeproxy.modes.base import AnyBackend, AnyFragment
+from kubeproxy.modes.base import AnyBackend, AnyFragment, OpenSocket
 from kubeproxy.plan.types import ServicePlan
 from kubeproxy.sync.pipeline import Pipeline
 
@@ -42,7 +42,9 @@ class Snapshot(Struct, frozen=True):
     rejected: int = 0
     """Objects in manifests that cannot be used."""
     kernel: KernelState | None = None
-    """What the kernel held when a bundle was written; None if that was not read."""
+    """What the kernel held at that moment; None if that was not read."""
+    open_sockets: Mapping[Family, frozenset[OpenSocket]] | None = None
+    """Sockets of ours on which something listened at that moment; None if that was not read."""
 
     @property
     def mode(self) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from kpctl.connections.flows import is_at
 from kubeproxy.facts.ids import Family, ServicePortId
 from kubeproxy.inspection.types import History, Round
 from kubeproxy.modes.base import RefusedPackets
@@ -46,7 +48,7 @@ class Sample(Struct, frozen=True):
 
     seconds: float
     rows: Sequence[Row]
-    rounds: Rounds
+    rounds: Rounds = Rounds()
     overruns: int = 0
     notes: tuple[str, ...] = ()
 
@@ -96,6 +98,17 @@ def rows_of(
 
 def _order(row: Row) -> tuple[int, int, ServicePortId, str]:
     return -row.connections, -(row.rejected + row.dropped), row.owner, row.family.value
+
+
+def chosen(sample: Sample, only: Collection[ServicePort] | None, pod: str = "") -> Sample:
+    """The same with the rows of these service ports, and with `pod` only those it serves."""
+    rows = [
+        row
+        for row in sample.rows
+        if (only is None or (row.family, row.owner) in only)
+        and (not pod or any(is_at(endpoint, pod) for endpoint in row.endpoints))
+    ]
+    return replace(sample, rows=rows)
 
 
 def refused_since(

@@ -10,6 +10,8 @@ import termios
 import tty
 from collections.abc import Iterator, Sequence
 
+from kpctl.look.output import columns
+
 _CLEAR = "\x1b[H\x1b[J"
 _OTHER_SCREEN, _BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 
@@ -38,7 +40,7 @@ def rows_that_fit(other_lines: int) -> int:
 
 def draw(lines: Sequence[str]) -> None:
     """Show these lines, each cut to the width."""
-    width = shutil.get_terminal_size().columns
+    width = columns()
     sys.stdout.write(_CLEAR + "\n".join(line[:width] for line in lines))
     sys.stdout.flush()
 

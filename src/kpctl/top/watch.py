@@ -8,43 +8,65 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import closing
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 from kpctl.connections.gather import frontends_of
-from kpctl.connections.select import Selection
 from kpctl.snapshot.client import Client, find_socket
 from kpctl.snapshot.live import read_live
-from kpctl.top.sample import RefusedKey, Row, Sample, Traffic, refused_since, rounds_since, rows_of
+from kpctl.snapshot.target import NothingFound, Target, service_ports
+from kpctl.snapshot.types import Snapshot
+from kpctl.top.sample import (
+    RefusedKey,
+    Sample,
+    Traffic,
+    chosen,
+    refused_since,
+    rounds_since,
+    rows_of,
+)
 from kpctl.top.sources import CarriedSource, EventSource, ListingSource, Source, are_events_on
 from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family
+from kubeproxy.modes.base import AnyBackend, RefusedPackets
+from kubeproxy.plan.frontends import Frontends
 
 REFRESH_SHARE = 20
 """Plans are computed for at most one part in so many of the time."""
 SHORTEST_REFRESH_SECONDS = 5.0
 
-NOT_COUNTED = "refused packets are not counted in {} mode"
+NOT_COUNTED = "refused packets are counted in {} mode only if kube-proxy has --service-metrics"
 
 
 class Watch:
     """One proxy, sampled."""
 
-    def __init__(self, socket: Path | None, selection: Selection) -> None:
+    def __init__(
+        self,
+        socket: Path | None,
+        target: Target,
+        *,
+        pod: str = "",
+        snapshot: Snapshot | None = None,
+    ) -> None:
+        """Begin with a snapshot that was just taken, or take one. Raises ProxyError."""
         self._path = find_socket(socket)
-        self._selection = selection
+        self._target = target
+        self._pod = pod
         self._client = Client(self._path)
         self._traffic = Traffic()
         self._refused: dict[Family, dict[RefusedKey, int]] | None = None
         self._notes: list[str] = []
         self._overruns = 0
-        self._refresh()
+        self._refresh(snapshot)
         self._since = self._client.status().now
+        self._chosen = service_ports(self.snapshot, target)
         self._source = self._open_source()
 
-    def _refresh(self) -> None:
+    def _refresh(self, snapshot: Snapshot | None = None) -> None:
         started = time.monotonic()
-        self.snapshot = read_live(self._path)
+        self.snapshot = snapshot or read_live(self._path)
         self._frontends = frontends_of(self.snapshot)
         status = self.snapshot.status
         self._rounds = status.rounds if status else 0
@@ -71,7 +93,7 @@ class Watch:
         overruns, self._overruns = self._source.overruns - self._overruns, self._source.overruns
         sample = Sample(
             seconds=time.monotonic() - started,
-            rows=[row for row in rows if self._is_wanted(row)],
+            rows=rows,
             rounds=rounds_since(history, self._since),
             overruns=overruns,
             notes=tuple(filter(None, (self._source.note, *dict.fromkeys(self._notes)))),
@@ -79,13 +101,9 @@ class Watch:
         self._since = status.now
         if status.rounds != self._rounds and time.monotonic() >= self._refresh_at:
             self._refresh()
-        return sample
-
-    def _is_wanted(self, row: Row) -> bool:
-        if not self._selection.port:
-            return self._selection.has(row.owner)
-        plans = self.snapshot.pipelines[row.family].plans_of(row.owner.service)
-        return any(p.id == row.owner and self._selection.matches(p) for p in plans)
+            with suppress(NothingFound):  # it may come back
+                self._chosen = service_ports(self.snapshot, self._target)
+        return chosen(sample, self._chosen, self._pod)
 
     def _read_refused(self) -> dict[Family, dict[RefusedKey, int]]:
         """What was refused since the last call, by family."""
@@ -94,7 +112,7 @@ class Watch:
         assert self._refused is not None
         for family, backend in self.snapshot.backends.items():
             try:
-                counts = asyncio.run(backend.refused_packets())
+                counts = asyncio.run(_refused_packets(backend, self._frontends[family]))
             except KernelError as error:
                 self._notes.append(f"refused packets cannot be read: {error}")
                 continue
@@ -109,3 +127,12 @@ class Watch:
     def close(self) -> None:
         with closing(self._client):
             self._source.close()
+
+
+async def _refused_packets(
+    backend: AnyBackend, frontends: Frontends
+) -> Sequence[RefusedPackets] | None:
+    try:
+        return await backend.refused_packets(frontends)
+    finally:
+        await backend.close()

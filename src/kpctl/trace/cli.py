@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -117,7 +115,9 @@ def _answer(snapshot: Snapshot, question: Question, output: str, *, is_live: boo
 
 def _print(lines: Iterable[str]) -> None:
     """Print lines; in a terminal those that are too long go on indented."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    from kpctl.look.output import columns
+
+    width = columns()
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()) + 4)
         is_long = len(indent) < width < len(line)

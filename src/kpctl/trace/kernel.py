@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kpctl.snapshot.sockets import open_sockets
 from kpctl.snapshot.types import Snapshot
 from kubeproxy.facts.ids import Family
-from kubeproxy.modes.base import AnyItem, AnyValue
+from kubeproxy.modes.base import AnyItem, AnyValue, OpenSocket
 from kubeproxy.modes.userspace.items import Listener
 
 Items = Mapping[AnyItem, AnyValue]
@@ -30,7 +30,8 @@ async def kernel_items(
         return await _read(snapshot, family, ports, wanted)
     if snapshot.kernel is None or family not in snapshot.kernel:
         return None
-    return {**snapshot.kernel[family], **{item: wanted[item] for item in ports if item in wanted}}
+    opened = (snapshot.open_sockets or {}).get(family, frozenset())
+    return {**snapshot.kernel[family], **_listeners(opened, ports, wanted)}
 
 
 async def _read(
@@ -43,19 +44,19 @@ async def _read(
             found |= await sink.read()
     finally:
         await backend.close()
-    found.update(_listeners(family, ports, wanted))
-    return found
+    opened = open_sockets(family).found if ports else frozenset()
+    return {**found, **_listeners(opened, ports, wanted)}
 
 
-def _listeners(family: Family, ports: Mapping[Listener, int], wanted: Items) -> Items:
+def _listeners(
+    sockets: frozenset[OpenSocket], ports: Mapping[Listener, int], wanted: Items
+) -> Items:
     """Listeners of userspace mode whose socket is open.
 
     The sockets are the daemon's, so that its sink in this process holds none; and how a listener
     balances is known to the carrier alone, so it is taken to be as wanted.
     """
-    if not ports:
-        return {}
-    opened = {(place.protocol, place.port) for place in open_sockets(family).found}
+    opened = {(place.protocol, place.port) for place in sockets}
     return {
         listener: wanted[listener]
         for listener, port in ports.items()

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from kpctl.snapshot.types import Snapshot
-from kpctl.trace.marking import LegacyMarking, Marking, Match, NftMarking, Passed
+from kpctl.trace.legacy import LegacyMarking
+from kpctl.trace.marking import Marking, Match, NftMarking, Passed
 from kpctl.trace.packets import Arrival, Ruling, summary
 from kpctl.trace.plan import PlanTracer, traits_of
 from kpctl.trace.question import Question, arrival_in, wanted_items

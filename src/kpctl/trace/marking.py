@@ -2,30 +2,24 @@
 
 With nf_tables, and so with iptables-nft, a table of our own sets the `nftrace` mark. The table is
 owned by a socket of this process: the kernel removes it when the process ends, however that is.
-iptables-legacy has the TRACE target instead. Its rules are removed at the end, and cease to match
-after the time limit in case the process is killed.
+What iptables-legacy has instead is in `legacy`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol as Seam
 
 from msgspec import Struct
 
-from kubeproxy.errors import KernelError
 from kubeproxy.facts.address import pack_address
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.kernel.exec import run_tool
-from kubeproxy.kernel.nflog.table import NetfilterLog
-from kubeproxy.kernel.nflog.wire import LoggedPacket
 from kubeproxy.kernel.nftables import traces
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.nftables.table import Nftables, open_tracer, raise_refusals
-from kubeproxy.kernel.sysctl import ensure_sysctl, read_sysctl
 from kubeproxy.modes.netfilter.rules.text import TableText, parse_save
 from kubeproxy.modes.netfilter.sinks.tools import Programs
 from kubeproxy.modes.nftables import names
@@ -37,14 +31,10 @@ from kubeproxy.modes.nftables.rules.text import format_rule, format_verdict
 
 TABLE_PREFIX = "kpctl-trace-"
 END_OF_CHAIN = "end of chain"
-_QUIET_SECONDS = 0.5
+QUIET_SECONDS = 0.5
 """After so long without a report the packet has passed all rules."""
 _AFTER_CONNTRACK = -190
 _TRANSPORT_PORT = (nft.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)
-_COMMENT = "kpctl-trace"
-_LOG_GROUP = 0
-"""Where TRACE logs."""
-_LOCK_SECONDS = "10"
 
 
 class Match(Struct, frozen=True):
@@ -137,7 +127,7 @@ class NftMarking:
                 messages = await asyncio.wait_for(self._monitor.receive(), wait)
                 found = (traces.parse_trace(message) for message in messages)
                 events += [event for event in found if event and event.table != self._table]
-                wait = _QUIET_SECONDS if events else wait
+                wait = QUIET_SECONDS if events else wait
         except TimeoutError:
             first = [event for event in events if event.packet == events[0].packet]
             return await self._passed(first)
@@ -161,7 +151,7 @@ class NftMarking:
         if table == names.TABLE_NAME:
             layout = names.layout_of(self._match.family)
             return {(r.chain, r.handle): format_rule(parse_rule(r), layout) for r in rules}
-        saved = await _saved(self._programs, table) if self._programs else None
+        saved = await saved_table(self._programs, table) if self._programs else None
         if saved is None:
             return {}
         numbers: dict[str, int] = {}
@@ -169,7 +159,7 @@ class NftMarking:
         for rule in rules:
             # The tool prints one line for each rule, in the kernel's order.
             number = numbers[rule.chain] = numbers.get(rule.chain, 0) + 1
-            texts[rule.chain, rule.handle] = _line(saved, rule.chain, number)
+            texts[rule.chain, rule.handle] = rule_line(saved, rule.chain, number)
         return texts
 
 
@@ -183,120 +173,15 @@ def _passed(event: traces.TraceEvent, texts: Mapping[tuple[str, int], str]) -> P
     return Passed(event.table, event.chain, rule, text, event.destination)
 
 
-async def _saved(programs: Programs, table: str) -> TableText | None:
+async def saved_table(programs: Programs, table: str) -> TableText | None:
+    """A table as its tool prints it, or None."""
     done = await run_tool([programs.save, "-t", table])
     tables = parse_save(done.stdout) if done.is_success else ()
     return next((found for found in tables if found.name == table), None)
 
 
-def _line(saved: TableText, chain: str, number: int) -> str:
+def rule_line(saved: TableText, chain: str, number: int) -> str:
+    """The rule with this number in a chain, without the chain."""
     lines = saved.lines(chain)
     text = lines[number - 1] if 0 < number <= len(lines) else ""
     return text.removeprefix(f"-A {chain} ") or f"rule {number}"
-
-
-# ---- iptables-legacy -------------------------------------------------------------------------
-
-
-class LegacyMarking:
-    """Through the TRACE target, whose reports are log messages."""
-
-    def __init__(self, match: Match, programs: Programs, timeout_seconds: float) -> None:
-        self._match = match
-        self._programs = programs
-        self._until = datetime.now(UTC) + timedelta(seconds=timeout_seconds + 60)
-        self._logger = f"net/netfilter/nf_log/{match.family.af}"
-        self._former = ""
-        self._log: NetfilterLog | None = None
-        self._placed: list[tuple[str, ...]] = []
-
-    async def open(self) -> None:
-        self._log = NetfilterLog(_LOG_GROUP)
-        self._former = read_sysctl(self._logger)
-        ensure_sysctl(self._logger, "nfnetlink_log")
-        for chain in ("PREROUTING", "OUTPUT"):
-            rule = (chain, *trace_rule(self._match, self._until))
-            await self._run("-I", *rule)
-            self._placed.append(rule)
-
-    async def collect(self, timeout_seconds: float) -> Sequence[Passed]:
-        logged: list[LoggedPacket] = []
-        wait = timeout_seconds
-        while self._log and (found := await asyncio.to_thread(self._log.receive, wait)):
-            logged += [packet for packet in found if packet.prefix.startswith(_TRACE)]
-            wait = _QUIET_SECONDS if logged else wait
-        return await self._passed(_first_packet(logged))
-
-    async def close(self) -> None:
-        while self._placed:
-            await self._run("-D", *self._placed.pop())
-        if self._former:
-            ensure_sysctl(self._logger, self._former)
-            self._former = ""
-        if self._log is not None:
-            self._log.close()
-
-    async def _run(self, *arguments: str) -> None:
-        argv = [self._programs.command, "-w", _LOCK_SECONDS, "-t", "raw", *arguments]
-        done = await run_tool(argv)
-        if not done.is_success:
-            raise KernelError(f"{' '.join(argv)}: {done.output.strip()}")
-
-    async def _passed(self, logged: Iterable[LoggedPacket]) -> list[Passed]:
-        saved: dict[str, TableText | None] = {}
-        found = []
-        for packet in logged:
-            table, chain, kind, number = parse_prefix(packet.prefix)
-            if table not in saved:
-                saved[table] = await _saved(self._programs, table)
-            held = saved[table]
-            rule = _line(held, chain, number) if held and kind == "rule" else END_OF_CHAIN
-            to = _destination(packet.payload)
-            found.append(Passed(table, chain, rule, _target(rule), to))
-        return [passed for passed in found if passed.table != "raw"]
-
-
-_TRACE = "TRACE: "
-
-
-def trace_rule(match: Match, until: datetime) -> tuple[str, ...]:
-    """The rule, without its chain: `-p tcp … -j TRACE`."""
-    origin = ("-s", match.source) if match.source else ()
-    protocol = match.protocol.lower_name
-    stop = until.strftime("%Y-%m-%dT%H:%M:%S")
-    return (
-        *origin,
-        *("-d", match.destination, "-p", protocol, "--dport", str(match.port)),
-        *("-m", "time", "--datestop", stop),
-        *("-m", "comment", "--comment", _COMMENT, "-j", "TRACE"),
-    )
-
-
-def parse_prefix(prefix: str) -> tuple[str, str, str, int]:
-    """Table, chain, kind (rule, return, policy) and number out of `TRACE: nat:OUTPUT:rule:1 `."""
-    table, _, rest = prefix.removeprefix(_TRACE).strip().partition(":")
-    chain, kind, number = (*rest.rsplit(":", 2), "", "", "")[:3]
-    return table, chain, kind, int(number) if number.isdigit() else 0
-
-
-def _first_packet(logged: Sequence[LoggedPacket]) -> Iterator[LoggedPacket]:
-    """Its reports: another packet begins where the first table is met again."""
-    begun = False
-    for packet in logged:
-        is_start = packet.prefix.startswith(f"{_TRACE}raw:")
-        if is_start and begun:
-            return
-        begun = begun or not is_start
-        yield packet
-
-
-def _destination(payload: bytes) -> tuple[str, int] | None:
-    if not payload:
-        return None
-    start = 40 if payload[0] >> 4 == 6 else (payload[0] & 0xF) * 4
-    return traces.destination_of(payload[:start], payload[start:])
-
-
-def _target(rule: str) -> str:
-    target = rule.partition("-j ")[2].partition(" ")[0]
-    return {"DROP": "drop", "REJECT": "drop", "ACCEPT": "accept"}.get(target, "")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from kpctl.trace.matches import Context, Rule, State, parse_rule
-from kpctl.trace.packets import Arrival, End, StepKind, Tracer, Untraceable, Way
+from kpctl.trace.packets import Arrival, End, StepKind, Tracer, Way
 from kubeproxy.modes.base import AnyItem, items_of
 from kubeproxy.modes.netfilter.items import (
     Chain,
@@ -42,14 +42,10 @@ class Segment(Struct, frozen=True):
 
 
 class RuleSet(Struct, frozen=True):
-    """The chains of all tables, with the rules of each, and the item that each chain is.
-
-    `unknown` are chains of which it is not known what they hold: another program edited them.
-    """
+    """The chains of all tables, with the rules of each, and the item that each chain is."""
 
     chains: Mapping[ChainKey, Sequence[Segment]]
     items: Mapping[ChainKey, AnyItem] = {}
-    unknown: frozenset[ChainKey] = frozenset()
 
 
 class RuleTracer(Tracer):
@@ -104,10 +100,6 @@ class RuleTracer(Tracer):
 
     def _walk(self, table: str, chain: str, states: list[State]) -> Iterator[tuple[State, End]]:
         """All packets of `states` through one chain, rule by rule."""
-        if (table, chain) in self._rules.unknown:
-            raise Untraceable(
-                f"chain {chain} of table {table} holds rules that are not ours, or in another order"
-            )
         for item, rule in self._rules_of(table, chain):
             going_on: list[State] = []
             for state in states:
@@ -189,19 +181,14 @@ def rules_of_items(items: Mapping[AnyItem, object]) -> RuleSet:
     for guest, found in items_of(items, GuestChain, GuestRules).items():
         _add(chains, owners, (guest.table, guest.name), guest, found.text)
     states = items_of(items, SharedChain, ChainState)
-    for shared in states:
-        _add(chains, owners, (shared.table, shared.name), shared, "")
+    for shared, state in states.items():
+        _add(chains, owners, (shared.table, shared.name), shared, state.text)
     sections = items_of(items, Section, Rules)
     for section in sorted(sections, key=lambda found: found.order):
         place = chains.setdefault((section.table, section.chain), [])
         place.append(Segment(section, sections[section].text))
     _add_jumps(chains, items_of(items, Jump, Position))
-    unknown = {
-        (shared.table, shared.name)
-        for shared, state in states.items()
-        if state is ChainState.UNKNOWN
-    }
-    return RuleSet(chains, owners, frozenset(unknown))
+    return RuleSet(chains, owners)
 
 
 def _add(

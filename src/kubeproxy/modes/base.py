@@ -35,6 +35,7 @@ from kubeproxy.facts.ids import Family, ServicePortId
 from kubeproxy.facts.ids import Protocol as TransportProtocol
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.plan.conntrack import FlowRules, flow_rules
+from kubeproxy.plan.frontends import Frontends
 from kubeproxy.plan.types import ServicePlan
 
 if TYPE_CHECKING:
@@ -202,6 +203,12 @@ class RefusedPackets(Struct, frozen=True, gc=False):
     packets: int
 
 
+NO_ENDPOINTS = "has no endpoints"
+NO_LOCAL_ENDPOINTS = "has no local endpoints"
+OUTSIDE_SOURCE_RANGES = "source is not in loadBalancerSourceRanges"
+"""Reasons, in the words of the comments that rules of iptables have."""
+
+
 class DriftListener(Protocol):
     """Called with a description of what another process changed; the engine repairs it.
 
@@ -250,6 +257,10 @@ class Backend(ABC, Generic[I, V, Options]):
     def is_under_way(self, change: AnyChange) -> bool:
         """Is this difference a step of ours that takes its time, and no drift?"""
         return False
+
+    def explained(self, changes: Iterable[AnyChange]) -> Sequence[AnyChange]:
+        """These differences as people should see them: without what only seems to differ. Pure."""
+        return list(changes)
 
     async def others(self) -> Sequence[Other]:
         """What other programs have where packets meet us, as far as it is not in nf_tables.
@@ -358,10 +369,10 @@ class Backend(ABC, Generic[I, V, Options]):
         """
         return None
 
-    async def refused_packets(self) -> Sequence[RefusedPackets] | None:
-        """What the kernel counted of refused packets; None: in this mode it does not count them.
+    async def refused_packets(self, frontends: Frontends) -> Sequence[RefusedPackets] | None:
+        """What the kernel counted of refused packets; None: in this configuration it does not.
 
-        Raises KernelError.
+        `frontends` say whose a place is that the kernel counted. Raises KernelError.
         """
         return None
 

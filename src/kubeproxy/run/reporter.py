@@ -130,7 +130,7 @@ class Reporter:
     def _report_drift(self, report: RoundReport) -> None:
         what = report.drift or "found at the periodic full sync"
         note = f"{report.family.value}: {report.drifted_items} items repaired; {what}"
-        logger.error(None, "Somebody else changed our rules; repaired", detail=note)
+        logger.error(None, "Another process changed our rules; repaired", detail=note)
         self._recorder.record(
             self._node, type=WARNING, reason="RulesRepaired", action="Repair", note=note
         )

@@ -78,8 +78,9 @@ class ServiceMetrics:
         while True:
             found: list[RefusedPackets] = []
             for engine in self._engines:
+                frontends = self._frontends[engine.family]
                 try:
-                    refused = await engine.backend.refused_packets()
+                    refused = await engine.backend.refused_packets(frontends)
                 except KernelError as error:
                     logger.v(2).info("Cannot read refused packets", err=str(error))
                     break

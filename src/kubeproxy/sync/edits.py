@@ -29,7 +29,7 @@ def edits_of(backend: AnyBackend, changes: Iterable[AnyChange], unowned: str) ->
     Owners are in the order in which they first appear.
     """
     grouped: dict[str, list[AnyChange]] = {}
-    for change in changes:
+    for change in backend.explained(changes):
         grouped.setdefault(_owner_text(change, unowned), []).append(change)
     for owner, found in grouped.items():
         before, after = _lines(backend, found, "old"), _lines(backend, found, "new")

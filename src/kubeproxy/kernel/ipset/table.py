@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from kubeproxy.errors import KernelError, Rejected
 from kubeproxy.kernel.ipset import wire
-from kubeproxy.kernel.ipset.wire import EntryChange, ListedSet, SetHead
+from kubeproxy.kernel.ipset.wire import Entry, EntryChange, ListedSet, SetHead
 from kubeproxy.kernel.netlink import bulk, codec
 from kubeproxy.kernel.netlink.bulk import Request
 from kubeproxy.kernel.netlink.socket import NETLINK_NETFILTER, NetlinkSocket, kernel_error
@@ -39,7 +39,11 @@ class IpsetTable(Protocol):
 
     def create(self, name: str, head: SetHead) -> None: ...
 
+    def destroy(self, name: str) -> bool: ...
+
     def change(self, changes: Sequence[EntryChange]) -> list[RefusedEntry]: ...
+
+    def counters(self, name: str) -> dict[Entry, int]: ...
 
     def close(self) -> None: ...
 
@@ -80,18 +84,29 @@ class Ipset:
 
     def find(self, name: str) -> ListedSet | None:
         """The set of this name with its entries, or None."""
+        head, bodies = self._list(name)
+        if head is None:
+            return None
+        found = (entry for body in bodies for entry in wire.parse_entries(body, head.type))
+        return ListedSet(head, frozenset(found))
+
+    def counters(self, name: str) -> dict[Entry, int]:
+        """The packets that each entry of the set has counted; empty if there is no such set."""
+        head, bodies = self._list(name)
+        if head is None:
+            return {}
+        return dict(pair for body in bodies for pair in wire.parse_counters(body, head.type))
+
+    def _list(self, name: str) -> tuple[SetHead | None, list[bytes]]:
         kind = wire.message_type(wire.IPSET_CMD_LIST)
         try:
             replies = self._socket.dump(kind, wire.format_name(name), what=f"list set {name}")
         except KernelError as error:
             if error.errno == errno.ENOENT:
-                return None
+                return None, []
             raise
-        heads = [head for head in (wire.parse_head(r.body) for r in replies) if head is not None]
-        if not heads:
-            return None
-        found = (e for r in replies for e in wire.parse_entries(r.body, heads[0].type))
-        return ListedSet(heads[0], frozenset(found))
+        bodies = [reply.body for reply in replies]
+        return next(filter(None, map(wire.parse_head, bodies)), None), bodies
 
     def create(self, name: str, head: SetHead) -> None:
         """Make the set unless an equal one exists. Raises Rejected if another type has the name."""

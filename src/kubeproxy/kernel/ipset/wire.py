@@ -52,10 +52,14 @@ _IPSET_ATTR_IP = 1
 _IPSET_ATTR_PORT = 4
 _IPSET_ATTR_PORT_TO = 5
 _IPSET_ATTR_PROTO = 7
+_IPSET_ATTR_CADT_FLAGS = 8
 _IPSET_ATTR_HASHSIZE = 18
 _IPSET_ATTR_MAXELEM = 19
 _IPSET_ATTR_IP2 = 20
 _IPSET_ATTR_CIDR2 = 21
+_IPSET_ATTR_PACKETS = 25
+
+_IPSET_FLAG_WITH_COUNTERS = 1 << 3
 
 _IPSET_ATTR_IPADDR = {Family.IPV4: 1, Family.IPV6: 2}
 
@@ -90,6 +94,8 @@ class SetHead(msgspec.Struct, frozen=True, gc=False):
 
     type: SetType | str
     is_ipv6: bool = False
+    counts: bool = False
+    """Has every entry a counter of the packets that matched it?"""
 
 
 class Entry(NamedTuple):
@@ -175,6 +181,8 @@ def format_create(name: str, head: SetHead, revision: int) -> bytes:
         data = codec.attr_be32(_IPSET_ATTR_HASHSIZE | _BE, HASH_SIZE) + codec.attr_be32(
             _IPSET_ATTR_MAXELEM | _BE, MAX_ELEMENTS
         )
+    if head.counts:
+        data += codec.attr_be32(_IPSET_ATTR_CADT_FLAGS | _BE, _IPSET_FLAG_WITH_COUNTERS)
     return (
         _start(name)
         + codec.attr_str(_IPSET_ATTR_TYPENAME, head.type)
@@ -227,15 +235,27 @@ def parse_head(body: bytes) -> SetHead | None:
         return None
     name = codec.text(attrs[_IPSET_ATTR_TYPENAME])
     is_ipv6 = attrs.get(_IPSET_ATTR_FAMILY, b"\0")[0] == Family.IPV6.af
-    return SetHead(SetType(name) if name in set(SetType) else name, is_ipv6)
+    data = codec.parse_attrs(attrs.get(_IPSET_ATTR_DATA, b""))
+    counts = bool(codec.be(data.get(_IPSET_ATTR_CADT_FLAGS, b"")) & _IPSET_FLAG_WITH_COUNTERS)
+    return SetHead(SetType(name) if name in set(SetType) else name, is_ipv6, counts)
 
 
 def parse_entries(body: bytes, set_type: SetType | str) -> Iterator[Entry]:
     """The entries in one message of a listing (or in an IPSET_CMD_ADD or IPSET_CMD_DEL)."""
+    return (_parse_entry(attrs, set_type) for attrs in _members(body))
+
+
+def parse_counters(body: bytes, set_type: SetType | str) -> Iterator[tuple[Entry, int]]:
+    """The entries in one message of a listing, each with the packets it has counted."""
+    for attrs in _members(body):
+        yield _parse_entry(attrs, set_type), codec.be(attrs.get(_IPSET_ATTR_PACKETS, b""))
+
+
+def _members(body: bytes) -> Iterator[dict[int, bytes]]:
     adt = codec.parse_attrs(body, 4).get(_IPSET_ATTR_ADT, b"")
     for kind, data in codec.iter_attrs(adt):
         if kind == _IPSET_ATTR_DATA:
-            yield _parse_entry(codec.parse_attrs(data), set_type)
+            yield codec.parse_attrs(data)
 
 
 def _parse_entry(attrs: dict[int, bytes], set_type: SetType | str) -> Entry:

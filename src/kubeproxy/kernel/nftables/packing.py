@@ -86,10 +86,10 @@ def object_reference(table: str, name: str = "", kind: int = 0) -> bytes:
     return where + attr_be32(NFTA_OBJ_TYPE, kind) if kind else where
 
 
-def expression(name: str, *attributes: bytes) -> bytes:
-    """One expression inside a rule."""
+def expression(name: str, *attributes: bytes, kind: int = NFTA_LIST_ELEM) -> bytes:
+    """One expression inside a rule, or, as an attribute of that kind, of a set."""
     return attr_nested(
-        NFTA_LIST_ELEM, attr_str(NFTA_EXPR_NAME, name), attr_nested(NFTA_EXPR_DATA, *attributes)
+        kind, attr_str(NFTA_EXPR_NAME, name), attr_nested(NFTA_EXPR_DATA, *attributes)
     )
 
 
@@ -113,6 +113,8 @@ def set_body(spec: SetInfo, identity: int) -> bytes:
     body += attr_be32(NFTA_SET_ID, identity)
     if spec.timeout_ms:
         body += attr_be64(NFTA_SET_TIMEOUT, spec.timeout_ms)
+    if spec.counts:
+        body += expression(COUNTER, kind=NFTA_SET_EXPR)
     comment = userdata(spec.comment, UDATA_SET_COMMENT) if spec.comment else b""
     return body + attr(NFTA_SET_USERDATA, _byte_order(spec) + spec.typeof + comment)
 

@@ -119,6 +119,8 @@ def parse_set(message: Message) -> SetInfo:
         return be(found.get(kind, b""))
 
     description = parse_attrs(found.get(NFTA_SET_DESC, b""))
+    expressions = found.get(NFTA_SET_EXPR) or found.get(NFTA_SET_EXPRESSIONS)
+    counts = NFTA_SET_EXPR in found and _is_counter(found[NFTA_SET_EXPR])
     return SetInfo(
         table=name(found[NFTA_SET_TABLE]),
         name=name(found[NFTA_SET_NAME]),
@@ -130,7 +132,8 @@ def parse_set(message: Message) -> SetInfo:
         timeout_ms=number(NFTA_SET_TIMEOUT),
         comment=_comment(found.get(NFTA_SET_USERDATA, b""), UDATA_SET_COMMENT),
         size=be(description.get(NFTA_SET_DESC_SIZE, b"")),
-        has_expressions=NFTA_SET_EXPR in found or NFTA_SET_EXPRESSIONS in found,
+        counts=counts,
+        has_expressions=bool(expressions) and not counts,
         typeof=_typeof(found.get(NFTA_SET_USERDATA, b"")),
     )
 
@@ -173,17 +176,31 @@ def parse_element(raw: bytes) -> ElementInfo:
     found = parse_attrs(raw)
     key = parse_attrs(found.get(NFTA_SET_ELEM_KEY, b""))
     data = parse_attrs(found.get(NFTA_SET_ELEM_DATA, b""))
+    packets = _counted(found[NFTA_SET_ELEM_EXPR]) if NFTA_SET_ELEM_EXPR in found else None
+    known = _ELEMENT_ATTRIBUTES if packets is None else _COUNTING_ATTRIBUTES
     return ElementInfo(
         key=key.get(NFTA_DATA_VALUE, b""),
         data=data.get(NFTA_DATA_VALUE, b""),
         verdict=verdict_in(data),
         comment=_comment(found.get(NFTA_SET_ELEM_USERDATA, b"")),
         # Zeros are padding, or defaults that the kernel writes out.
-        has_more=any(any(found[kind]) for kind in found.keys() - _ELEMENT_ATTRIBUTES),
+        has_more=any(any(found[kind]) for kind in found.keys() - known),
+        packets=packets,
     )
 
 
 _ELEMENT_ATTRIBUTES = {NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_USERDATA}
+_COUNTING_ATTRIBUTES = {*_ELEMENT_ATTRIBUTES, NFTA_SET_ELEM_EXPR}
+
+
+def _is_counter(raw: bytes) -> bool:
+    return _parse_expression(raw).name == COUNTER
+
+
+def _counted(raw: bytes) -> int | None:
+    """Packets in an element's expression, or None if that is no counter."""
+    found = _parse_expression(raw)
+    return be(found.attributes.get(NFTA_COUNTER_PACKETS, b"")) if found.name == COUNTER else None
 
 
 def parse_elements(listed: bytes) -> Iterator[ElementInfo]:

@@ -79,8 +79,10 @@ class SetInfo(Struct, frozen=True, gc=False):
     comment: str = ""
     size: int = 0
     """The most elements it may have, or 0."""
+    counts: bool = False
+    """Has every element a counter?"""
     has_expressions: bool = False
-    """Does every element come with expressions, such as a counter or a limit?"""
+    """Does every element come with other expressions, such as a limit?"""
     typeof: bytes = b""
     """User data that names the expressions its types are taken from, for nft to read."""
 
@@ -93,7 +95,9 @@ class ElementInfo(Struct, frozen=True, gc=False):
     verdict: Verdict | None
     comment: str
     has_more: bool = False
-    """Has it something else, such as flags, a timeout, or expressions?"""
+    """Has it something else, such as flags, a timeout, or other expressions?"""
+    packets: int | None = None
+    """What its counter has counted, if it has one."""
 
 
 class ObjectInfo(Struct, frozen=True, gc=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import convert, to_builtins
 from msgspec.structs import replace
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.modes.base import (
+    AnyChange,
     Backend,
     DriftListener,
     Measure,
@@ -29,7 +30,7 @@ from kubeproxy.modes.iptables.render import render
 from kubeproxy.modes.iptables.scaffold import SCOPE, scaffold
 from kubeproxy.modes.iptables.sinks.canary import CanaryMonitor
 from kubeproxy.modes.iptables.sinks.counters import ensure_counters, packets_of
-from kubeproxy.modes.netfilter.describe import item_lines
+from kubeproxy.modes.netfilter.describe import explained, item_lines
 from kubeproxy.modes.netfilter.rules.refused import TABLE as REFUSING_TABLE
 from kubeproxy.modes.netfilter.rules.refused import parse_refused
 from kubeproxy.modes.netfilter.sinks.monitor import EditMonitor
@@ -37,6 +38,7 @@ from kubeproxy.modes.netfilter.sinks.others import other_rules
 from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
 from kubeproxy.modes.netfilter.sinks.variant import resolve_variant
 from kubeproxy.modes.netfilter.sinks.xtables import Xtables
+from kubeproxy.plan.frontends import Frontends
 from kubeproxy.plan.types import ServicePlan
 
 
@@ -56,6 +58,9 @@ class IptablesBackend(Backend[Item, Value, Options]):
     @property
     def sinks(self) -> Sequence[NetfilterSink]:
         return (self.netfilter,)
+
+    def explained(self, changes: Iterable[AnyChange]) -> Sequence[AnyChange]:
+        return explained(changes)
 
     async def others(self) -> Sequence[Other]:
         return await other_rules(self.tables, SCOPE)
@@ -114,7 +119,7 @@ class IptablesBackend(Backend[Item, Value, Options]):
             found.append(Measure("kubeproxy_sync_proxy_rules_iptables_last", labels, last))
         return found
 
-    async def refused_packets(self) -> Sequence[RefusedPackets]:
+    async def refused_packets(self, frontends: Frontends) -> Sequence[RefusedPackets]:
         return parse_refused(await self.tables.save(REFUSING_TABLE, with_counters=True))
 
     def packet_count(self, name: str) -> int | None:

@@ -17,8 +17,8 @@ from kubeproxy.modes.iptables.options import Options
 from kubeproxy.modes.iptables.rules.recognise import group, identify
 from kubeproxy.modes.iptables.rules.respell import respell
 from kubeproxy.modes.netfilter.items import (
+    KNOWN,
     Chain,
-    ChainState,
     GuestChain,
     GuestRules,
     Jump,
@@ -87,11 +87,11 @@ def scaffold(node: NodeFacts, options: Options) -> Fragment:
     """The items of the scaffold, in the order upstream writes them."""
     items: dict[Item, Value] = {}
     for chain in FILTER_SHARED:
-        items[SharedChain("filter", chain)] = ChainState.KNOWN
+        items[SharedChain("filter", chain)] = KNOWN
     items[Chain("filter", names.FORWARD)] = rules(names.FORWARD, _forward(options))
     items[GuestChain("filter", names.KUBELET_FIREWALL)] = _kubelet_firewall(node, options)
     for chain in NAT_SHARED:
-        items[SharedChain("nat", chain)] = ChainState.KNOWN
+        items[SharedChain("nat", chain)] = KNOWN
     items[Chain("nat", names.POSTROUTING)] = rules(names.POSTROUTING, _postrouting(options))
     items[Chain("nat", names.MARK_MASQ)] = rules(
         names.MARK_MASQ, [f"-j MARK --or-mark {options.mark}"]

@@ -74,7 +74,8 @@ def _set_line(name: str, head: SetHead) -> str:
     if head.type == SetType.PORT:
         return f"create {name} {head.type} range 0-65535"
     family = "inet6" if head.is_ipv6 else "inet"
-    return f"create {name} {head.type} family {family} maxelem 65536"
+    counters = " counters" if head.counts else ""
+    return f"create {name} {head.type} family {family} maxelem 65536{counters}"
 
 
 def format_entry(entry: SetEntry) -> str:

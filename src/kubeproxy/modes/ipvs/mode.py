@@ -6,7 +6,7 @@ that bring traffic to them. Removal goes the other way, so no packet meets a hal
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import convert
 from msgspec.structs import replace
@@ -15,29 +15,41 @@ from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.logs import get_logger
-from kubeproxy.modes.base import AnyChange, AnySink, Backend, DriftListener, Mode, Other, Owner
+from kubeproxy.modes.base import (
+    AnyChange,
+    AnySink,
+    Backend,
+    DriftListener,
+    Mode,
+    Other,
+    Owner,
+    RefusedPackets,
+)
 from kubeproxy.modes.ipvs.check import check, set_sysctls, set_timeouts
 from kubeproxy.modes.ipvs.cleanup import cleanup
 from kubeproxy.modes.ipvs.describe import address_lines, describe, server_lines, set_lines
 from kubeproxy.modes.ipvs.items import Fragment, Item, Value, VirtualServer, is_draining
+from kubeproxy.modes.ipvs.names import COUNTING_SETS, FILTER, set_name
 from kubeproxy.modes.ipvs.options import Options, options_of
 from kubeproxy.modes.ipvs.render import (
     render,
     rendering_facts,
     services_without_local_endpoints,
 )
+from kubeproxy.modes.ipvs.rules.refused import refused_by_out_filter, refused_in_set
 from kubeproxy.modes.ipvs.scaffold import scaffold, scope
 from kubeproxy.modes.ipvs.sinks.addresses import AddressSink
 from kubeproxy.modes.ipvs.sinks.servers import ServerSink
 from kubeproxy.modes.ipvs.sinks.sets import SetSink
 from kubeproxy.modes.ipvs.sinks.tables import KernelTables, Tables
-from kubeproxy.modes.netfilter.describe import item_lines
+from kubeproxy.modes.netfilter.describe import explained, item_lines
 from kubeproxy.modes.netfilter.sinks.monitor import EditMonitor
 from kubeproxy.modes.netfilter.sinks.others import other_rules
 from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
 from kubeproxy.modes.netfilter.sinks.variant import resolve_variant
 from kubeproxy.modes.netfilter.sinks.xtables import Tables as RuleTables
 from kubeproxy.modes.netfilter.sinks.xtables import Xtables
+from kubeproxy.plan.frontends import Frontends
 from kubeproxy.plan.types import ServicePlan
 
 logger = get_logger(__name__)
@@ -74,6 +86,9 @@ class IpvsBackend(Backend[Item, Value, Options]):
 
     def is_under_way(self, change: AnyChange) -> bool:
         return isinstance(change.item, VirtualServer) and is_draining(change.old, change.new)
+
+    def explained(self, changes: Iterable[AnyChange]) -> Sequence[AnyChange]:
+        return explained(changes)
 
     async def others(self) -> Sequence[Other]:
         return await other_rules(self._netfilter.tables, self._netfilter.scope)
@@ -122,6 +137,16 @@ class IpvsBackend(Backend[Item, Value, Options]):
         except KernelError as error:
             logger.error(error, "Try delete rs failed; trying again in a minute")
         return self._servers.draining.seconds_left(now)
+
+    async def refused_packets(self, frontends: Frontends) -> Sequence[RefusedPackets] | None:
+        if not self.options.counts_refused:
+            return None
+        found: list[RefusedPackets] = []
+        for name in COUNTING_SETS:
+            counted = self._tables.ipset.counters(set_name(self.family, name))
+            found += refused_in_set(name, counted, frontends)
+        saved = await self._xtables.save(FILTER, with_counters=True)
+        return [*found, *refused_by_out_filter(saved, frontends)]
 
     async def close(self) -> None:
         self._tables.close()

@@ -36,7 +36,12 @@ class SetName(StrEnum):
     NODE_PORT_LOCAL_SCTP = "KUBE-NODE-PORT-LOCAL-SCTP-HASH"
     HEALTH_CHECK_NODE_PORT = "KUBE-HEALTH-CHECK-NODE-PORT"
     IPVS_IPS = "KUBE-IPVS-IPS"
+    NO_ENDPOINTS = "KUBE-NO-ENDPOINTS"
+    SOURCE_REFUSED = "KUBE-SOURCE-REFUSED"
 
+
+COUNTING_SETS = (SetName.NO_ENDPOINTS, SetName.SOURCE_REFUSED)
+"""Sets of our own, that exist only while refused packets are counted."""
 
 SET_TYPES: dict[SetName, SetType] = {
     SetName.LOOP_BACK: SetType.IP_PORT_IP,
@@ -56,6 +61,8 @@ SET_TYPES: dict[SetName, SetType] = {
     SetName.NODE_PORT_LOCAL_SCTP: SetType.IP_PORT,
     SetName.HEALTH_CHECK_NODE_PORT: SetType.PORT,
     SetName.IPVS_IPS: SetType.IP,
+    SetName.NO_ENDPOINTS: SetType.IP_PORT,
+    SetName.SOURCE_REFUSED: SetType.IP_PORT,
 }
 
 NODE_PORT_SETS: dict[Protocol, tuple[SetName, SetName]] = {
@@ -99,6 +106,8 @@ SET_COMMENTS: dict[SetName, str] = {
     ),
     SetName.HEALTH_CHECK_NODE_PORT: "Kubernetes health check node port",
     SetName.IPVS_IPS: "Addresses on the ipvs interface",
+    SetName.NO_ENDPOINTS: "counts packets to services with no endpoints",
+    SetName.SOURCE_REFUSED: "counts packets from outside LoadBalancerSourceRanges",
 }
 
 

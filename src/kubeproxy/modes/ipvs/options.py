@@ -26,6 +26,8 @@ class Options(Struct, frozen=True, gc=False):
     """Do the host's own ports answer on service addresses?"""
     drain_limit_seconds: float = 86400.0
     """How long a removed real server may keep its connections."""
+    counts_refused: bool = False
+    """Are packets counted that are refused?"""
     tools: ToolOptions = ToolOptions()
     has_random_fully: bool = True
     """Does the tool know `--random-fully`? Replaced by what is probed."""
@@ -42,5 +44,6 @@ def options_of(config: KubeProxyConfiguration, extensions: Extensions) -> Option
         tcp_fin_timeout_seconds=int(section.tcp_fin_timeout.seconds),
         udp_timeout_seconds=int(section.udp_timeout.seconds),
         host_ports_on_cluster_ips=extensions.is_on("ipvs-hostports-on-clusterips"),
+        counts_refused=extensions.number("service-metrics") > 0,
         tools=tool_options_of(extensions),
     )

@@ -77,6 +77,7 @@ class _Rendering:
         self._protocol = plan.id.protocol
         self._number = plan.id.protocol.number
         self._scheduler = options.scheduler
+        self._counts_refused = options.counts_refused
         self._rules = set_rules(node.family, node.detector, masquerade_all=node.masquerade_all)
 
     def hairpin(self) -> None:
@@ -92,13 +93,14 @@ class _Rendering:
             self._enter(name, frontend.address, port=frontend.port)
         if frontend.source_ranges:
             self._restrict(frontend)
-        server = VirtualServer(self._number, frontend.address, frontend.port)
-        self.items[server] = self._spec(frontend)
+        self._serve(frontend.address, frontend.port, self._spec(frontend))
         if frontend.kind is FrontendKind.CLUSTER_IP or frontend.address not in self._node.addresses:
             self._bind(frontend.address)
 
     def _restrict(self, frontend: Frontend) -> None:
         """Admit the source ranges, and the node itself if it is within them."""
+        if self._counts_refused:
+            self._enter(SetName.SOURCE_REFUSED, frontend.address, port=frontend.port)
         for cidr in frontend.source_ranges:
             network, _, length = cidr.partition("/")
             self._enter(
@@ -132,7 +134,13 @@ class _Rendering:
                 self._enter_port(name, frontend.port)
         spec = self._spec(frontend)
         for address in addresses:
-            self.items[VirtualServer(self._number, address, frontend.port)] = spec
+            self._serve(address, frontend.port, spec)
+
+    def _serve(self, address: str, port: int, spec: ServerSpec) -> None:
+        """Want a virtual server. IPVS itself refuses what it has no real server for."""
+        self.items[VirtualServer(self._number, address, port)] = spec
+        if self._counts_refused and not spec.real_servers:
+            self._enter(SetName.NO_ENDPOINTS, address, port=port)
 
     def health_check(self) -> None:
         """Admit the health check port to the host."""

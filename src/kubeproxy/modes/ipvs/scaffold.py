@@ -9,6 +9,7 @@ from kubeproxy.facts.node import SERVICE_LINK, LocalDetector, NodeFacts
 from kubeproxy.kernel.ipset.wire import SetHead, SetType
 from kubeproxy.modes.ipvs.items import PRESENT, Fragment, IpSet, Item, ServiceLink, Value
 from kubeproxy.modes.ipvs.names import (
+    COUNTING_SETS,
     FILTER,
     FORWARD,
     IPVS_FILTER,
@@ -36,8 +37,8 @@ from kubeproxy.modes.ipvs.rules.sets import (
     set_rules,
 )
 from kubeproxy.modes.netfilter.items import (
+    KNOWN,
     Chain,
-    ChainState,
     Jump,
     Position,
     Scope,
@@ -70,11 +71,14 @@ def scaffold(node: NodeFacts, options: Options) -> Fragment:
     family = node.family
     items: dict[Item, Value] = {ServiceLink(SERVICE_LINK): PRESENT}
     for name, kind in SET_TYPES.items():
+        counts = name in COUNTING_SETS
+        if counts and not options.counts_refused:
+            continue
         is_ipv6 = family is Family.IPV6 and kind is not SetType.PORT
-        items[IpSet(set_name(family, name))] = SetHead(kind, is_ipv6)
+        items[IpSet(set_name(family, name))] = SetHead(kind, is_ipv6, counts)
     items |= dict(JUMPS)
     for table, names in SHARED_CHAINS.items():
-        items |= {SharedChain(table, name): ChainState.KNOWN for name in names}
+        items |= {SharedChain(table, name): KNOWN for name in names}
     items.update(_fixed_sections(family, options).items())
     for table, chain, specs in _own_chains(family, options):
         items[Chain(table, chain)] = rules(chain, specs)

@@ -2,7 +2,7 @@
 
     Chain         a chain that one owner fills alone            → its Rules
     ChainGroup    all chains that belong together to one owner  → its GroupRules
-    SharedChain   a chain that many owners fill                 → ChainState.KNOWN
+    SharedChain   a chain that many owners fill                 → KNOWN
     Section       one owner's rules in a shared chain           → its Rules, in order of `order`
     Jump          one rule in a built-in chain that leads to us → its Position
     GuestChain    a chain another program has as well           → at least these GuestRules
@@ -31,11 +31,22 @@ class Position(Enum):
     LAST = "last"
 
 
-class ChainState(Enum):
-    """Do we know, rule by rule, what a shared chain holds? The wanted value is always KNOWN."""
+class ChainState(Struct, frozen=True, gc=False):
+    """Do we know, rule by rule, what a shared chain holds? The wanted value is always KNOWN.
 
-    KNOWN = "known"
-    UNKNOWN = "unknown"
+    Of one that we do not know, `text` has all rules and `foreign` those that are not recognised:
+    none, if it is only that ours are out of order.
+    """
+
+    text: str = ""
+    foreign: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        return not self.text
+
+
+KNOWN = ChainState()
 
 
 class Chain(Struct, frozen=True, gc=False):

@@ -25,7 +25,7 @@ from kubeproxy.modes.nftables.items import (
 from kubeproxy.modes.nftables.names import FamilyLayout, layout_of
 from kubeproxy.modes.nftables.rules.text import format_key, format_rule, format_verdict
 from kubeproxy.modes.nftables.rules.typeof import has_index, typeof_text, types_of
-from kubeproxy.modes.nftables.scaffold import set_specs
+from kubeproxy.modes.nftables.scaffold import known_set_specs
 
 HOOKS = {
     nft.NF_INET_PRE_ROUTING: "prerouting",
@@ -68,7 +68,7 @@ def describe(family: Family, fragments: Mapping[Owner, Fragment]) -> str:
 
 def item_lines(items: Fragment, layout: FamilyLayout) -> list[str]:
     """A line for each set, element, chain and rule among these items."""
-    fields = {name: fields_of(spec) for name, spec in set_specs(layout).items()}
+    fields = {name: fields_of(spec) for name, spec in known_set_specs(layout).items()}
     return [
         line for item, value in items.items() for line in _item_lines(item, value, fields, layout)
     ]
@@ -101,7 +101,7 @@ def fields_of(spec: SetSpec) -> list[str]:
 
 
 def _set_lines(items: Fragment, layout: FamilyLayout) -> Iterator[str]:
-    scaffold = {SetItem(name): spec for name, spec in set_specs(layout).items()}
+    scaffold = {SetItem(name): spec for name, spec in known_set_specs(layout).items()}
     specs = items_of(items, SetItem, SetSpec)
     elements = _element_lines(items, scaffold | specs, layout)
     specs |= {item: spec for item, spec in scaffold.items() if item.name in elements}
@@ -110,6 +110,8 @@ def _set_lines(items: Fragment, layout: FamilyLayout) -> Iterator[str]:
         yield f"\t\t{_type_text(spec)}"
         if spec.flags & nft.NFT_SET_TIMEOUT:
             yield f"\t\tflags dynamic,timeout; timeout {spec.timeout_ms // 1000}s"
+        if spec.counts:
+            yield "\t\tcounter"
         if item.name in names.COMMENTS:
             yield f'\t\tcomment "{names.COMMENTS[item.name]}"'
         if item.name in elements:

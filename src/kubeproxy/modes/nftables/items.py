@@ -96,9 +96,11 @@ class SetSpec(Struct, frozen=True, gc=False):
     timeout_ms: int = 0
     size: int = 0
     has_expressions: bool = False
-    """A bound or expressions are never ours."""
+    """A bound or other expressions are never ours."""
     typeof: bytes = b""
     """What nft has to know about a pool map in order to print it (`rules.typeof`)."""
+    counts: bool = False
+    """Has every element a counter of the packets that were looked up?"""
 
     @property
     def is_of_service(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 
 from kubeproxy.facts.address import is_loopback
 from kubeproxy.facts.ids import Family
@@ -17,6 +19,7 @@ from kubeproxy.modes.base import (
     Mode,
     OpenSocket,
     Owner,
+    RefusedPackets,
 )
 from kubeproxy.modes.nftables.check import check
 from kubeproxy.modes.nftables.cleanup import cleanup
@@ -25,10 +28,13 @@ from kubeproxy.modes.nftables.items import ElementItem, Fragment, Item, Listener
 from kubeproxy.modes.nftables.names import layout_of
 from kubeproxy.modes.nftables.options import Options, options_of
 from kubeproxy.modes.nftables.render import render
+from kubeproxy.modes.nftables.rules.refused import refused_of
 from kubeproxy.modes.nftables.scaffold import scaffold
 from kubeproxy.modes.nftables.sinks.localhost import LocalhostSink
 from kubeproxy.modes.nftables.sinks.monitor import DriftMonitor, watch_table
+from kubeproxy.modes.nftables.sinks.reading import read_counted
 from kubeproxy.modes.nftables.sinks.table import OpenNftables, TableSink
+from kubeproxy.plan.frontends import Frontends
 from kubeproxy.plan.types import ServicePlan
 
 logger = get_logger(__name__)
@@ -42,6 +48,7 @@ class NftablesBackend(Backend[Item, Value, Options]):
     ) -> None:
         super().__init__(family, options)
         self._layout = layout_of(family)
+        self._open_nftables = open_nftables
         self._table = TableSink(self._layout, open_nftables)
         self._localhost = LocalhostSink(family) if options.localhost_node_ports else None
 
@@ -99,6 +106,14 @@ class NftablesBackend(Backend[Item, Value, Options]):
 
     def measures(self) -> Sequence[Measure]:
         return () if self._localhost is None else self._localhost.measures()
+
+    async def refused_packets(self, frontends: Frontends) -> Sequence[RefusedPackets] | None:
+        if not self.options.counts_refused:
+            return None
+        # A socket of its own: a round may be using the other one.
+        with closing(self._open_nftables(self._layout.number)) as nftables:
+            counted = await asyncio.to_thread(read_counted, nftables)
+        return refused_of(counted, frontends)
 
     async def close(self) -> None:
         self._table.close()

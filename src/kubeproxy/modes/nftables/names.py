@@ -36,6 +36,12 @@ FIREWALL_IPS = "firewall-ips"
 SERVICE_IPS = "service-ips"
 SERVICE_NODE_PORTS = "service-nodeports"
 
+REJECTED_SERVICES = "rejected-services"
+REJECTED_NODE_PORTS = "rejected-nodeports"
+DROPPED_SERVICES = "dropped-services"
+DROPPED_NODE_PORTS = "dropped-nodeports"
+FIREWALLED_SERVICES = "firewalled-services"
+
 SERVICE_POOLS = "service-pools"
 LOCAL_POOLS = "service-local-pools"
 NODE_PORT_POOLS = "nodeport-pools"
@@ -65,6 +71,7 @@ NODE_PORT_ENDPOINTS_CHECK = "nodeport-endpoints-check"
 FIREWALL_CHECK = "firewall-check"
 SERVICES = "services"
 REJECT_CHAIN = "reject-chain"
+DROP_CHAIN = "drop-chain"
 SCAFFOLD_CHAINS = frozenset(
     (
         MASQUERADING,
@@ -87,11 +94,17 @@ COMMENTS = {
     FIREWALL_IPS: "destinations that are subject to LoadBalancerSourceRanges",
     SERVICE_IPS: "ClusterIP, ExternalIP and LoadBalancer IP traffic",
     SERVICE_NODE_PORTS: "NodePort traffic",
+    REJECTED_SERVICES: "counts packets to services with no endpoints",
+    REJECTED_NODE_PORTS: "counts packets to service nodeports with no endpoints",
+    DROPPED_SERVICES: "counts packets to services with no local endpoints",
+    DROPPED_NODE_PORTS: "counts packets to service nodeports with no local endpoints",
+    FIREWALLED_SERVICES: "counts packets from outside LoadBalancerSourceRanges",
     SERVICE_POOLS: "endpoints by address, port and index",
     LOCAL_POOLS: "endpoints on this node, for external traffic policy Local",
     NODE_PORT_POOLS: "endpoints by node port and index",
     NODE_PORT_LOCAL_POOLS: "endpoints on this node, for external traffic policy Local",
     REJECT_CHAIN: "helper for @no-endpoint-services / @no-endpoint-nodeports",
+    DROP_CHAIN: "helper for @no-endpoint-services / @no-endpoint-nodeports",
 }
 """The comments that `nft list` shows for sets, maps and chains."""
 
@@ -156,6 +169,11 @@ def chain_kind(name: str) -> ChainKind:
 def is_chain_of_service(name: str) -> bool:
     """Does a chain of this name belong to one service? Every dispatch element is tested."""
     return chain_kind(name).is_of_service
+
+
+def is_firewall_chain(name: str) -> bool:
+    """Does a chain of this name hold the source ranges of one service?"""
+    return name.startswith(FIREWALL_CHAIN_PREFIX) and name not in SCAFFOLD_CHAINS
 
 
 def is_affinity_set(name: str) -> bool:

@@ -14,10 +14,13 @@ class Options(Struct, frozen=True, gc=False):
     masquerade_mark: int = 1 << 14
     localhost_node_ports: bool = False
     """Are node ports served on the loopback address, by listeners of our own?"""
+    counts_refused: bool = False
+    """Are packets counted that are refused?"""
 
 
 def options_of(config: KubeProxyConfiguration, extensions: Extensions) -> Options:
     return Options(
         masquerade_mark=1 << config.masquerade_bit,
         localhost_node_ports=extensions.is_on("nftables-localhost-nodeports"),
+        counts_refused=extensions.number("service-metrics") > 0,
     )

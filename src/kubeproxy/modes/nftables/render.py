@@ -43,6 +43,7 @@ from kubeproxy.modes.nftables.rules.classes import (
     pick_class,
 )
 from kubeproxy.modes.nftables.rules.pieces import rule
+from kubeproxy.modes.nftables.rules.refused import counting_items
 from kubeproxy.plan.types import Frontend, FrontendKind, ServicePlan, Verdict
 
 _IN_SET = Element()
@@ -68,6 +69,8 @@ def render(plan: ServicePlan, node: NodeFacts, options: Options) -> Fragment:
     slots = _Slots()
     for frontend in plan.frontends:
         _add_frontend(items, plan, frontend, context, slots)
+    if options.counts_refused:
+        items |= counting_items(items, context.layout)
     if options.localhost_node_ports:
         items |= listener_items(plan)
     return items

@@ -32,7 +32,13 @@ from kubeproxy.modes.nftables.rules import pieces as rules
 from kubeproxy.modes.nftables.rules.classes import ClassContext, pick_class
 from kubeproxy.modes.nftables.rules.expressions import Rule
 from kubeproxy.modes.nftables.rules.pieces import Piece, rule
+from kubeproxy.modes.nftables.rules.refused import (
+    COUNTING_SETS,
+    counting_rules,
+    drop_chain_items,
+)
 from kubeproxy.modes.nftables.rules.typeof import typeof_userdata
+from kubeproxy.plan.types import Verdict
 
 _GUARDED_JUMPS: dict[str, tuple[str, ...]] = {
     "filter-input": (names.NODE_PORT_ENDPOINTS_CHECK, names.SERVICE_ENDPOINTS_CHECK),
@@ -66,8 +72,11 @@ def scaffold(node: NodeFacts, options: Options) -> Fragment:
     layout, mark = layout_of(node.family), options.masquerade_mark
     items: dict[Item, Value] = {TABLE: Table()}
     items |= {SetItem(name): spec for name, spec in set_specs(layout).items()}
+    if options.counts_refused:
+        items |= {SetItem(name): spec for name, spec in counting_set_specs(layout).items()}
+        items |= drop_chain_items(layout)
     items |= {ChainItem(name): _base_chain(name) for name in names.BASE_CHAINS}
-    for name, listed in _scaffold_rules(layout, node, mark):
+    for name, listed in _scaffold_rules(layout, node, options):
         items[ChainItem(name)] = Chain(ChainKind.SCAFFOLD, tuple(listed))
     context = ClassContext(layout, node.detector, mark)
     for count in COMMON_CLASSES:
@@ -91,17 +100,40 @@ def _concat(*types: int) -> int:
 def set_specs(layout: FamilyLayout) -> dict[str, SetSpec]:
     """The sets and maps that always exist."""
     address, length = layout.address_type, layout.address_length
-    port = (nft.TYPE_INET_PROTOCOL, nft.TYPE_INET_SERVICE)
-    service_type, node_port_type = _concat(address, *port), _concat(*port)
     specs = {
         names.CLUSTER_IPS: SetSpec(address, length),
-        names.HAIRPIN: SetSpec(_concat(address, address, *port), 2 * length + 8),
+        names.HAIRPIN: SetSpec(_concat(address, address, *_PORT), 2 * length + 8),
     }
+    verdicts = (nft.NFT_SET_MAP, nft.NFT_DATA_VERDICT)
     for name in (names.NO_ENDPOINT_SERVICES, names.FIREWALL_IPS, names.SERVICE_IPS):
-        specs[name] = SetSpec(service_type, length + 8, nft.NFT_SET_MAP, nft.NFT_DATA_VERDICT)
+        specs[name] = SetSpec(*_service_key(layout), *verdicts)
     for name in (names.NO_ENDPOINT_NODE_PORTS, names.SERVICE_NODE_PORTS):
-        specs[name] = SetSpec(node_port_type, 8, nft.NFT_SET_MAP, nft.NFT_DATA_VERDICT)
+        specs[name] = SetSpec(*_NODE_PORT_KEY, *verdicts)
     return specs | {name: _pool_spec(layout, name) for name in names.POOL_MAPS}
+
+
+def counting_set_specs(layout: FamilyLayout) -> dict[str, SetSpec]:
+    """The sets that exist only while refused packets are counted."""
+    keys = {False: _service_key(layout), True: _NODE_PORT_KEY}
+    return {
+        counting.name: SetSpec(*keys[counting.is_of_node_ports], counts=True)
+        for counting in COUNTING_SETS
+    }
+
+
+def known_set_specs(layout: FamilyLayout) -> dict[str, SetSpec]:
+    """Every set that is not one service's, whether or not it exists in this configuration."""
+    node_ports = {names.NODE_PORT_IPS: node_port_ips_spec(layout)}
+    return set_specs(layout) | counting_set_specs(layout) | node_ports
+
+
+_PORT = (nft.TYPE_INET_PROTOCOL, nft.TYPE_INET_SERVICE)
+_NODE_PORT_KEY = (_concat(*_PORT), 8)
+"""Type and length of a node port's key."""
+
+
+def _service_key(layout: FamilyLayout) -> tuple[int, int]:
+    return _concat(layout.address_type, *_PORT), layout.address_length + 8
 
 
 def node_port_ips_spec(layout: FamilyLayout) -> SetSpec:
@@ -147,14 +179,16 @@ def _base_chain(name: str) -> Chain:
 
 
 def _scaffold_rules(
-    layout: FamilyLayout, node: NodeFacts, mark: int
+    layout: FamilyLayout, node: NodeFacts, options: Options
 ) -> Iterator[tuple[str, Iterable[Rule]]]:
+    mark = options.masquerade_mark
+    counting = counting_rules(layout, Verdict.REJECT) if options.counts_refused else ()
     by_service = rules.service_key(layout)
     no_endpoints = rule(by_service, rules.verdict_map(names.NO_ENDPOINT_SERVICES))
     firewall = rule(by_service, rules.verdict_map(names.FIREWALL_IPS))
     yield names.MASQUERADING, _masquerading(layout, mark)
     yield names.CLUSTER_IPS_CHECK, _cluster_ips_check(layout, node)
-    yield names.REJECT_CHAIN, (rule(rules.reject(layout)),)
+    yield names.REJECT_CHAIN, (*counting, rule(rules.reject(layout)))
     yield names.SERVICE_ENDPOINTS_CHECK, (no_endpoints,)
     yield names.NODE_PORT_ENDPOINTS_CHECK, (_node_port_check(layout, node),)
     yield names.FIREWALL_CHECK, (firewall,)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.kernel.descriptors import raise_descriptor_limit
 from kubeproxy.logs import get_logger
 from kubeproxy.modes.base import (
+    AnyChange,
     AnySink,
     Backend,
     Carried,
@@ -25,7 +26,7 @@ from kubeproxy.modes.base import (
     Owner,
     RefusedPackets,
 )
-from kubeproxy.modes.netfilter.describe import item_lines
+from kubeproxy.modes.netfilter.describe import explained, item_lines
 from kubeproxy.modes.netfilter.rules.refused import TABLE as REFUSING_TABLE
 from kubeproxy.modes.netfilter.rules.refused import parse_refused
 from kubeproxy.modes.netfilter.sinks.monitor import EditMonitor
@@ -47,6 +48,7 @@ from kubeproxy.modes.userspace.sinks.monitor import Monitor
 from kubeproxy.modes.userspace.sinks.ports import PortAllocator, parse_port_range
 from kubeproxy.modes.userspace.sinks.sockets import SocketSink
 from kubeproxy.plan.conntrack import FlowRules
+from kubeproxy.plan.frontends import Frontends
 from kubeproxy.plan.types import ServicePlan
 
 DESCRIPTORS = 64_000
@@ -86,6 +88,9 @@ class UserspaceBackend(Backend[Item, Value, Options]):
             and (learned := self._assumed.get(item.owner))
             and (port := learned.ports.get(item))
         ]
+
+    def explained(self, changes: Iterable[AnyChange]) -> Sequence[AnyChange]:
+        return explained(changes)
 
     async def others(self) -> Sequence[Other]:
         return await other_rules(self.tables, SCOPE)
@@ -137,7 +142,7 @@ class UserspaceBackend(Backend[Item, Value, Options]):
     async def carried(self, most_flows: int) -> Carried | None:
         return await self.sockets.carried(most_flows)
 
-    async def refused_packets(self) -> Sequence[RefusedPackets]:
+    async def refused_packets(self, frontends: Frontends) -> Sequence[RefusedPackets]:
         return parse_refused(await self.tables.save(REFUSING_TABLE, with_counters=True))
 
     async def close(self) -> None:

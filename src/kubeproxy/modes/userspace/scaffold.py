@@ -8,7 +8,7 @@ client is not among the allowed sources.
 from __future__ import annotations
 
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.modes.netfilter.items import ChainState, Jump, Position, Scope, SharedChain
+from kubeproxy.modes.netfilter.items import KNOWN, Jump, Position, Scope, SharedChain
 from kubeproxy.modes.userspace import names
 from kubeproxy.modes.userspace.items import Fragment, Item, Value
 from kubeproxy.modes.userspace.options import Options
@@ -50,5 +50,5 @@ def scaffold(_node: NodeFacts, _options: Options) -> Fragment:
     items: dict[Item, Value] = {}
     for table, chains in names.CHAINS.items():
         for chain in chains:
-            items[SharedChain(table, chain)] = ChainState.KNOWN
+            items[SharedChain(table, chain)] = KNOWN
     return items | dict(SCOPE.jumps)

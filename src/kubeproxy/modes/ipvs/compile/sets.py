@@ -16,23 +16,32 @@ _BYTES_PER_ENTRY = 64
 
 
 class SetWork(Struct, frozen=True):
-    """Sets to create, or entries to add and delete."""
+    """Sets to create, entries to add and delete, or sets to destroy."""
 
     created: tuple[tuple[str, SetHead], ...] = ()
+    destroyed: tuple[str, ...] = ()
     entries: tuple[EntryChange, ...] = ()
 
 
 def compile_sets(changes: Sequence[Change[SetItem, SetValue]]) -> Iterator[Batch[SetWork]]:
-    """One batch with all sets, then batches of entries. Sets are never destroyed while we run."""
+    """One batch with all new sets, then batches of entries, then one with sets that go.
+
+    A set goes only if another configuration had it.
+    """
     sets = changes_of(changes, IpSet, SetHead)
-    if sets:
-        created = tuple((change.item.name, change.new) for change in sets if change.new is not None)
-        yield Batch(tuple(sets), SetWork(created=created), size=len(sets) * _BYTES_PER_ENTRY)
+    made = [change for change in sets if change.new is not None]
+    if made:
+        created = tuple((change.item.name, change.new) for change in made if change.new is not None)
+        yield Batch(tuple(made), SetWork(created=created), size=len(made) * _BYTES_PER_ENTRY)
     entries = changes_of(changes, SetEntry, Presence)
     for start in range(0, len(entries), _ENTRIES_PER_BATCH):
         part = tuple(entries[start : start + _ENTRIES_PER_BATCH])
         work = SetWork(entries=tuple(map(_entry_change, part)))
         yield Batch(part, work, size=len(part) * _BYTES_PER_ENTRY)
+    gone = [change for change in sets if change.new is None]
+    if gone:
+        work = SetWork(destroyed=tuple(change.item.name for change in gone))
+        yield Batch(tuple(gone), work, size=len(gone) * _BYTES_PER_ENTRY)
 
 
 def _entry_change(change: Change[SetEntry, Presence]) -> EntryChange:

@@ -38,14 +38,14 @@ SectionRules: TypeAlias = Mapping[Section, Rules]
 
 
 class _Place(Struct, frozen=True, gc=False):
-    """Where one rule that matches a set stands, and what it does."""
+    """Where one rule that matches a set stands, and what it does: without a target, it counts."""
 
     table: str
     chain: str
     rank: int
     protocol: str
     direction: str
-    target: str
+    target: str = ""
 
 
 _PLACES: Mapping[SetName, _Place] = {
@@ -63,6 +63,8 @@ _PLACES: Mapping[SetName, _Place] = {
         FILTER, SOURCE_RANGES, 10, "", "dst,dst,src", "RETURN"
     ),
     SetName.LOAD_BALANCER_SOURCE_IP: _Place(FILTER, SOURCE_RANGES, 20, "", "dst,dst,src", "RETURN"),
+    SetName.NO_ENDPOINTS: _Place(NAT, SERVICES, 5, "", "dst,dst"),
+    SetName.SOURCE_REFUSED: _Place(FILTER, SOURCE_RANGES, 25, "", "dst,dst"),
 }
 """Sets that one rule each matches. Those of cluster and external IPs follow below."""
 
@@ -88,7 +90,8 @@ def _sections(
 ) -> Iterator[tuple[SetName, Section, tuple[str, ...]]]:
     for name, place in _PLACES.items():
         protocol = f"-p {place.protocol} " if place.protocol else ""
-        rule = f"{protocol}{match_set(family, name, place.direction)} -j {place.target}"
+        target = f" -j {place.target}" if place.target else ""
+        rule = f"{protocol}{match_set(family, name, place.direction)}{target}"
         yield name, Section(place.table, place.chain, (), place.rank), (rule,)
     to_cluster_ip = _cluster_ip_rule(family, detector, masquerade_all)
     yield SetName.CLUSTER_IP, Section(NAT, SERVICES, (), 30), (to_cluster_ip,)

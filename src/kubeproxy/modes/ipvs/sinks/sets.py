@@ -1,7 +1,7 @@
 """The sink for sets and their entries.
 
 Entries are compared as values, never as the text a tool prints, so a range like 10.0.0.1/32 is not
-mistaken for a change. Recognised as ours: the seventeen names of each family.
+mistaken for a change. Recognised as ours: the names of each family in `names`.
 """
 
 from __future__ import annotations
@@ -49,10 +49,12 @@ class SetSink:
         return compile_sets(changes)
 
     async def apply(self, batch: Batch[SetWork]) -> None:
-        """Create sets and change entries. Raises Rejected with the entries that were refused."""
+        """Create and destroy sets, and change entries. Raises Rejected with the refused ones."""
         work = batch.payload
         for name, head in work.created:
             self._tables.ipset.create(name, head)
+        for name in work.destroyed:
+            self._tables.ipset.destroy(name)
         refused = self._tables.ipset.change(work.entries) if work.entries else []
         if refused:
             raise Rejected("; ".join(refusal_text(*refusal) for refusal in refused[:3]))

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kubeproxy.modes.base import AnyChange
 from kubeproxy.modes.netfilter.compile.changes import ChangesByType, RuleChange, by_type
-from kubeproxy.modes.netfilter.items import ChainState, GroupRules, RuleItem, Scope
+from kubeproxy.modes.netfilter.items import GroupRules, RuleItem, Scope
 
 _LINE_BYTES = 100
 """A rule line is about this long."""
@@ -71,9 +71,8 @@ def _loses_chains(old: GroupRules | None, new: GroupRules | None) -> bool:
 
 def _replaced(typed: ChangesByType, dropping: set[RuleItem]) -> set[RuleItem]:
     """The items that must change in one restore because a shared chain's content is unknown."""
-    unknown = {
-        change.item.name for change in typed.shared_chains if change.old is ChainState.UNKNOWN
-    }
+    states = ((change.item.name, change.old) for change in typed.shared_chains)
+    unknown = {name for name, old in states if old is not None and not old.is_known}
     if not unknown:
         return set()
     return (

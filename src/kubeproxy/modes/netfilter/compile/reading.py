@@ -1,8 +1,8 @@
 """What is ours in a table that was read. Pure.
 
 Recognised as ours are the chains of a mode's `Scope`, by name, by prefix or as a group, and its
-jumps. A shared chain is recognised rule by rule, or else not at all: it is then `UNKNOWN`, which
-differs from what is wanted, and will be rewritten.
+jumps. A shared chain is recognised rule by rule, or else not at all: its state then differs from
+what is wanted, and it will be rewritten.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from msgspec import Struct
 from kubeproxy.modes.netfilter.compile.restore import SharedContents
 from kubeproxy.modes.netfilter.compile.shared import SharedContent
 from kubeproxy.modes.netfilter.items import (
+    KNOWN,
     Chain,
     ChainGroup,
     ChainState,
@@ -79,10 +80,12 @@ def read_table(table: TableText, scope: Scope) -> OwnContent:
         text = table.rules.get(chain, "")
         if scope.shares(table.name, chain):
             content = _recognise(table, chain, scope)
+            item = SharedChain(table.name, chain)
             if content is not None:
                 shared[table.name, chain] = content
-            state = ChainState.UNKNOWN if content is None else ChainState.KNOWN
-            states[SharedChain(table.name, chain)] = state
+                states[item] = KNOWN
+            else:
+                states[item] = ChainState(text, _foreign(table, chain, scope))
         elif scope.owns(table.name, chain):
             chains[Chain(table.name, chain)] = Rules(text)
         elif scope.is_guest_of(table.name, chain):
@@ -116,6 +119,13 @@ def _recognise(table: TableText, chain: str, scope: Scope) -> SharedContent | No
         sections.setdefault(order, []).append(f"{line}\n")
         last = order
     return SharedContent(tuple(sections), ["".join(lines) for lines in sections.values()])
+
+
+def _foreign(table: TableText, chain: str, scope: Scope) -> str:
+    """The rules of a shared chain that are not recognised."""
+    lines = table.lines(chain)
+    strange = (line for line in lines if scope.identify(table.name, chain, line) is None)
+    return "".join(f"{line}\n" for line in strange)
 
 
 def _read_sections(contents: SharedContents) -> dict[Section, Rules]:

@@ -309,6 +309,7 @@ def set_body(name: str, spec: SetSpec, identity: int) -> bytes:
             data_length=spec.data_length,
             timeout_ms=spec.timeout_ms,
             comment=names.COMMENTS.get(name, ""),
+            counts=spec.counts,
             typeof=spec.typeof,
         ),
         identity,
@@ -327,6 +328,7 @@ def parse_set(found: nft.SetInfo) -> SetSpec:
         timeout_ms=found.timeout_ms,
         # The kernel bounds sets that packets fill, if we do not.
         size=0 if found.flags & nft.NFT_SET_EVAL else found.size,
+        counts=found.counts,
         has_expressions=found.has_expressions,
         typeof=found.typeof if found.name in names.POOL_MAPS else b"",
     )

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 
-from kubeproxy.kernel.nftables.wire import DROP, Transaction
+from kubeproxy.kernel.nftables.wire import Transaction
 from kubeproxy.modes.base import AnyChange, Batch, Change, Owner, changes_of
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.compile.structure import (
@@ -65,6 +65,7 @@ from kubeproxy.modes.nftables.items import (
     TableItem,
 )
 from kubeproxy.modes.nftables.names import FamilyLayout
+from kubeproxy.modes.nftables.rules.refused import drops
 
 TRANSACTION_BYTES = 400_000
 """A target, because a Service is never split. The kernel holds its lock for 20 ms at this size."""
@@ -134,8 +135,8 @@ class _Steps:
 
         A frontend that drops has endpoints on other nodes, so dispatch leads there already.
         """
-        drops = refusal.old is not None and refusal.old.verdict == DROP
-        return self._leads.get(refusal.item.key, drops)
+        dropped = refusal.old is not None and drops(refusal.old.verdict)
+        return self._leads.get(refusal.item.key, dropped)
 
     def _sort_sets(self, changes: Sequence[AnyChange]) -> None:
         for table in changes_of(changes, TableItem, Table):

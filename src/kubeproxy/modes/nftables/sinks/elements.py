@@ -18,8 +18,9 @@ from kubeproxy.modes.nftables.compile import codec
 from kubeproxy.modes.nftables.compile.units import index_bytes, pool_templates
 from kubeproxy.modes.nftables.items import Element, ElementItem, Item, Pool, PoolItem, Value
 from kubeproxy.modes.nftables.names import FamilyLayout
+from kubeproxy.modes.nftables.rules.refused import COUNTING_NAMES
 from kubeproxy.modes.nftables.rules.typeof import LONGEST_POOL
-from kubeproxy.modes.nftables.scaffold import set_specs
+from kubeproxy.modes.nftables.scaffold import known_set_specs
 
 
 def list_elements(
@@ -28,25 +29,26 @@ def list_elements(
     """Elements of the sets we know. Those of affinity sets are left out: packets add them."""
     items: dict[Item, Value] = {}
     templates = pool_templates(layout)
-    for name in sorted(known_sets(layout) & set(present)):
+    for name in sorted(known_set_specs(layout).keys() & set(present)):
         lists = nftables.element_lists(names.TABLE_NAME, name)
         template = templates.get(name)
         items |= _members(name, lists) if template is None else _pools(name, lists, template)
     return items
 
 
-def known_sets(layout: FamilyLayout) -> set[str]:
-    """The sets whose elements are items."""
-    return set_specs(layout).keys() | {names.NODE_PORT_IPS}
-
-
 def _members(name: str, lists: Iterable[bytes]) -> dict[Item, Value]:
     """Elements of a set or verdict map."""
     return {
-        ElementItem(name, found.key): Element(found.verdict, found.comment, found.has_more)
+        ElementItem(name, found.key): _element(name, found)
         for listed in lists
         for found in nft.parse_elements(listed)
     }
+
+
+def _element(name: str, found: nft.ElementInfo) -> Element:
+    """What a counter of ours has counted is no part of what is compared."""
+    has_more = found.has_more or (found.packets is not None and name not in COUNTING_NAMES)
+    return Element(found.verdict, found.comment, has_more)
 
 
 def _pools(name: str, lists: Iterable[bytes], template: ElementTemplate) -> dict[Item, Value]:
@@ -99,7 +101,7 @@ def find_elements(
     A slot is part of its pool, so the whole pool is reported. Return None if these are too many.
     """
     by_set: dict[str, list[bytes]] = {}
-    known = known_sets(layout)
+    known = known_set_specs(layout)
     for element in elements:
         if element.set in known:
             by_set.setdefault(element.set, []).append(element.key)

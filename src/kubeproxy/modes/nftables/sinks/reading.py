@@ -30,7 +30,8 @@ from kubeproxy.modes.nftables.items import (
 from kubeproxy.modes.nftables.names import FamilyLayout
 from kubeproxy.modes.nftables.rules.affinity import affinity_set_spec
 from kubeproxy.modes.nftables.rules.expressions import Rule
-from kubeproxy.modes.nftables.scaffold import node_port_ips_spec, set_specs
+from kubeproxy.modes.nftables.rules.refused import COUNTING_SETS, Counted
+from kubeproxy.modes.nftables.scaffold import known_set_specs
 from kubeproxy.modes.nftables.sinks.elements import list_elements
 
 UNREADABLE = (KeyError, IndexError, ValueError, struct.error)
@@ -66,7 +67,7 @@ def read_table(nftables: NftablesTable, layout: FamilyLayout) -> dict[Item, Valu
 
 def is_adoptable(layout: FamilyLayout, sets: Mapping[str, SetSpec]) -> bool:
     """Could these sets be ours? The type of an existing set cannot be changed, its timeout can."""
-    known = set_specs(layout) | {names.NODE_PORT_IPS: node_port_ips_spec(layout)}
+    known = known_set_specs(layout)
     affinity = affinity_set_spec(layout)
     for name, spec in sets.items():
         if names.is_affinity_set(name):
@@ -97,3 +98,14 @@ def _read_chains(nftables: NftablesTable) -> dict[Item, Value]:
 def _read_foreign(nftables: NftablesTable) -> dict[Item, Value]:
     found = (*nftables.objects(names.TABLE_NAME), *nftables.flowtables(names.TABLE_NAME))
     return {ForeignItem(thing.name, thing.type): Foreign() for thing in found}
+
+
+def read_counted(nftables: NftablesTable) -> list[Counted]:
+    """What the sets that count refused packets have counted. Raises KernelError."""
+    return [
+        Counted(counting, found.key, found.packets)
+        for counting in COUNTING_SETS
+        for listed in nftables.element_lists(names.TABLE_NAME, counting.name)
+        for found in nft.parse_elements(listed)
+        if found.packets
+    ]

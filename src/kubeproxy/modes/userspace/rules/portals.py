@@ -29,6 +29,7 @@ from msgspec import Struct
 
 from kubeproxy.facts.address import is_loopback, join_host_port
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts
+from kubeproxy.modes.base import NO_ENDPOINTS, NO_LOCAL_ENDPOINTS, OUTSIDE_SOURCE_RANGES
 from kubeproxy.modes.netfilter.rules.matches import from_local_pods
 from kubeproxy.modes.userspace import names
 from kubeproxy.modes.userspace.options import Options
@@ -105,9 +106,9 @@ class Portals(Struct, frozen=True):
             addresses = self.node.node_port_addresses
             yield from (f"{common} -d {each}" for each in addresses if not is_loopback(each))
 
-    def _matches(self, frontend: Frontend) -> Iterator[str]:
+    def _matches(self, frontend: Frontend, reason: str = "") -> Iterator[str]:
         """Packets to this frontend; the chain of node ports sees only packets to the node."""
-        common = self._common(frontend.port)
+        common = self._common(frontend.port, reason)
         if frontend.kind is not FrontendKind.NODE_PORT:
             yield f"{common} -d {frontend.address}"
         elif self.node.node_ports_match_all:
@@ -115,9 +116,9 @@ class Portals(Struct, frozen=True):
         else:
             yield from (f"{common} -d {each}" for each in self.node.node_port_addresses)
 
-    def _common(self, port: int) -> str:
+    def _common(self, port: int, reason: str = "") -> str:
         protocol = self.plan.id.protocol.lower_name
-        label = self.plan.id.label
+        label = f'"{self.plan.id.label} {reason}"' if reason else self.plan.id.label
         return f"-m comment --comment {label} -p {protocol} -m {protocol} --dport {port}"
 
     def _container_target(self, pool: PoolName) -> str:
@@ -164,8 +165,16 @@ class Portals(Struct, frozen=True):
         is_node_port = frontend.kind is FrontendKind.NODE_PORT
         place = _LOCAL if is_node_port and self.node.node_ports_match_all else ""
         target = "REJECT" if verdict is Verdict.REJECT else "DROP"
-        for match in self._matches(frontend):
+        for match in self._matches(frontend, _REASONS[verdict]):
             yield "filter", names.PORTALS_FILTER, f"{match}{place} -j {target}"
+
+
+_REASONS = {
+    Verdict.REJECT: NO_ENDPOINTS,
+    Verdict.DROP: NO_LOCAL_ENDPOINTS,
+    Verdict.FORWARD: OUTSIDE_SOURCE_RANGES,
+}
+"""Why a packet is refused, as the comment of the rule has it."""
 
 
 def allowed_sources(frontend: Frontend) -> tuple[str, ...]:

@@ -12,11 +12,14 @@ import re
 
 from msgspec import Struct
 
-from kpctl.look.exits import USAGE
+from kpctl.look.exits import NOT_FOUND, USAGE
+from kpctl.snapshot.types import Snapshot
 from kubeproxy.errors import ProxyError
 from kubeproxy.facts.address import join_host_port, parse_ip
-from kubeproxy.facts.ids import Protocol, ServiceName
+from kubeproxy.facts.ids import Family, Protocol, ServiceName, ServicePortId
 from kubeproxy.plan.types import FrontendKind, ServicePlan
+
+Found = tuple[Family, ServicePlan]
 
 _PROTOCOL = re.compile(r"(.*)/(tcp|udp|sctp)", re.IGNORECASE)
 _PLACE = re.compile(r"\[([^\]]*)\](?::(\d+))?|([0-9.]+)(?::(\d+))?")
@@ -27,6 +30,12 @@ class WrongQuestion(ProxyError):
     """What was asked is not understood."""
 
     exit_code = USAGE
+
+
+class NothingFound(ProxyError):
+    """No Service is what was asked for."""
+
+    exit_code = NOT_FOUND
 
 
 class Target(Struct, frozen=True):
@@ -46,6 +55,10 @@ class Target(Struct, frozen=True):
         return ServiceName(self.namespace, self.name) if self.namespace and self.name else None
 
     @property
+    def is_everything(self) -> bool:
+        return self == Target()
+
+    @property
     def text(self) -> str:
         """What was asked for, for messages."""
         protocol = f"/{self.protocol.value}" if self.protocol else ""
@@ -54,6 +67,8 @@ class Target(Struct, frozen=True):
             return place + protocol
         if self.node_port:
             return f"{self.node_port}{protocol}"
+        if not self.name:
+            return ""
         name = f"{self.namespace}/{self.name}" if self.namespace else self.name
         return name if self.port_name is None else f"{name}:{self.port_name}"
 
@@ -81,6 +96,17 @@ def parse_target(text: str, namespace: str = "") -> Target:
         f"{text!r} is neither a Service (shop/web), nor an address and port (10.96.0.10:80), nor a"
         " node port (30080)"
     )
+
+
+def parse_pod(text: str) -> str:
+    """Return the address of a pod in its usual form, or nothing if nothing is given.
+
+    Raises WrongQuestion.
+    """
+    parsed = parse_ip(text) if text else ("", "")
+    if parsed is None:
+        raise WrongQuestion(f"{text!r} is not an IP address")
+    return parsed[1]
 
 
 def _port(text: str) -> int:
@@ -112,3 +138,28 @@ def _has_place(target: Target, plan: ServicePlan, node_addresses: tuple[str, ...
         if target.address in places and target.port in (0, frontend.port):
             return True
     return False
+
+
+def find(snapshot: Snapshot, target: Target, only: Family | None = None) -> list[Found]:
+    """Return the plans that are asked for, those of one Service together."""
+    places = {family: p.node.node_port_addresses for family, p in snapshot.pipelines.items()}
+    found = [
+        (family, plan)
+        for family, plan in snapshot.plans()
+        if only in (None, family) and matches(target, plan, places[family])
+    ]
+    order = tuple(Family).index
+    return sorted(found, key=lambda each: (each[1].id.service, order(each[0]), each[1].id))
+
+
+def service_ports(
+    snapshot: Snapshot, target: Target
+) -> frozenset[tuple[Family, ServicePortId]] | None:
+    """Return the service ports that are asked for, or None for all. Raises NothingFound."""
+    if target.is_everything:
+        return None
+    found = frozenset((family, plan.id) for family, plan in find(snapshot, target))
+    if not found:
+        asked = target.text or f"in namespace {target.namespace}"
+        raise NothingFound(f"no Service {asked} is served by {snapshot.origin}")
+    return found
