@@ -116,12 +116,13 @@ SECTIONS: dict[str, tuple[Panel, ...]] = {
             ),
         ),
         Panel(
-            "Services the kernel refuses, objects that cannot be used",
-            "The Services have an event that says why; the log names the objects",
+            "Services the kernel refuses, objects that cannot be used, stale flows",
+            "The Services have an event that says why; the log names the objects and the reason",
             "short",
             (
                 (total("kubeproxy_refused_service_ports", "instance"), "refused {{instance}}"),
                 (total("kubeproxy_rejected_objects_total", "kind"), "rejected {{kind}}"),
+                (total("kubeproxy_conntrack_owed_service_ports", "instance"), "flows {{instance}}"),
             ),
         ),
         Panel(

@@ -17,13 +17,14 @@ from kubeproxy.sync.report import FlowReport, RoundReport
 
 
 class FakeClock:
-    """A clock that stands still until a test advances it."""
+    """A clock that stands still until a test advances it. Wall time can be set to another value."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
+        self.wall_offset = 0.0
 
     def time(self) -> float:
-        return self.now
+        return self.now + self.wall_offset
 
     def monotonic(self) -> float:
         return self.now

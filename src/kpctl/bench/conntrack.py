@@ -154,7 +154,7 @@ class FlowSession:
         self.found.append(Measurement(MODE, name, size, self._program, value, unit, is_limit))
 
     async def _replace(self, what: str, services: range) -> None:
-        """Replace slot 0 of these services, and make another change as soon as that is programmed.
+        """Replace slot 0 of these services, and make another change when that is programmed.
 
         The other one adds an endpoint, by which no flow becomes stale.
         """
@@ -165,6 +165,7 @@ class FlowSession:
         await in_parallel([partial(self._cluster.set_slots, i, slots) for i in services])
         arrived = await self._arrival(began)
         await self._commits.first_after(arrived, self._effort.cutoff_seconds)
+        await self._until_quiet()
         await self._lag(f"{name}: endpoint added meanwhile")
         await self._note_deleted(name, began, arrived, services)
         after = self._running.usage()
@@ -218,6 +219,13 @@ class FlowSession:
         while not self._running.is_synced():
             if time.monotonic() > deadline:
                 raise ProxyError(f"{self._program} did not sync")
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _until_quiet(self) -> None:
+        """Wait until there was no commit for a moment, whatever else the proxy does."""
+        count = -1
+        while count != len(self._commits):
+            count = len(self._commits)
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _settle(self) -> None:

@@ -496,10 +496,15 @@ class Engine:
         )
 
     def _take_latencies(self, finished_at: float) -> tuple[float, ...]:
-        """How long the changes took that are programmed now; refused Services go on waiting."""
+        """How long the changes took that are programmed now; refused Services go on waiting.
+
+        Trigger times are of another machine's clock, and ours may be set back: never less than 0.
+        """
         waiting = {owner.service for owner in self._refused.owners() if owner is not None}
         done = [name for name in self._trigger_times if name not in waiting]
-        return tuple(finished_at - time for name in done for time in self._trigger_times.pop(name))
+        return tuple(
+            max(finished_at - time, 0.0) for name in done for time in self._trigger_times.pop(name)
+        )
 
     def _hand_over_flows(self) -> None:
         """Hand over the service ports that are programmed now; refused ones go on waiting."""

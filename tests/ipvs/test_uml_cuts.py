@@ -1,0 +1,19 @@
+"""A proxy in ipvs mode that is killed at its calls to a real kernel, and its successor.
+
+At every call it is done against fakes (test_ipvs_engine); here at some, because tools take long.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kpctl.places.uml import UserModeKernel
+
+pytestmark = pytest.mark.uml
+
+
+@pytest.mark.timeout(3600)
+def test_a_process_killed_at_its_calls_is_succeeded(uml: UserModeKernel) -> None:
+    assert uml.call(Path(__file__).with_name("guest_cuts.py"), "cut", 5) == []
