@@ -187,8 +187,8 @@ SECTIONS: dict[str, tuple[Panel, ...]] = {
             "ops",
             (
                 (
-                    f"topk(10, {rate(REFUSED, 'namespace, name, action')})",
-                    "{{action}} {{namespace}}/{{name}}",
+                    f"topk(10, {rate(REFUSED, 'namespace, name, action, reason')})",
+                    "{{action}} {{namespace}}/{{name}} {{reason}}",
                 ),
             ),
         ),

@@ -17,15 +17,15 @@ from kpctl.places.network import PrivateNetwork
 from kubeproxy.errors import ProxyError
 
 
-def test_ours_is_this_very_program() -> None:
+def test_ours_is_this_very_program(tmp_path: Path) -> None:
     """The interpreter that runs the benchmark runs the proxy."""
-    assert command_of(OURS)[:3] == (sys.executable, "-m", "kubeproxy")
+    assert command_of(OURS, tmp_path)[:3] == (sys.executable, "-m", "kubeproxy")
 
 
-def test_upstream_is_the_program_that_was_built() -> None:
+def test_upstream_is_the_program_that_was_built(tmp_path: Path) -> None:
     """Or there is a reason why it cannot be."""
     try:
-        assert Path(command_of(UPSTREAM)[0]).name == "kube-proxy"
+        assert Path(command_of(UPSTREAM, tmp_path)[0]).name == "kube-proxy"
     except NoGo as error:
         pytest.skip(str(error))
 
@@ -47,7 +47,7 @@ def test_a_proxy_that_ends_is_reported_with_its_last_lines(
     """A benchmark of a dead proxy would measure nothing."""
     log = tmp_path / "log"
     proxy = RunningProxy(
-        [*command_of(OURS), "--nonsense"], network=network, environment={}, log=log
+        [*command_of(OURS, tmp_path), "--nonsense"], network=network, environment={}, log=log
     )
     proxy.wait(LIMIT_SECONDS)
     with pytest.raises(ProxyError, match="unknown flag: --nonsense"):
@@ -59,7 +59,9 @@ def test_what_a_running_proxy_uses_is_known(network: PrivateNetwork, tmp_path: P
     """Memory and processor time, from the kernel; a tool it runs keeps it at work."""
     flags = [f"--manifests={tmp_path}", "--proxy-mode=nftables", "--hostname-override=n"]
     log = tmp_path / "log"
-    proxy = RunningProxy([*command_of(OURS), *flags], network=network, environment={}, log=log)
+    proxy = RunningProxy(
+        [*command_of(OURS, tmp_path), *flags], network=network, environment={}, log=log
+    )
     try:
         wait_until(lambda: proxy.usage().resident_mb >= 10)
         usage = proxy.usage()

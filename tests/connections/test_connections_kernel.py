@@ -95,7 +95,7 @@ def test_the_tables_read_well_in_a_pipe(host: Host) -> None:
     with listening(host, "IPv4"), closing(connect(host, vip)):
         done = host.run("kpctl", "connections", "--socket", host.socket)
         head, row = done.stdout.splitlines()
-        assert head.split("  ")[0] == "SERVICE PORT"
+        assert head.split("  ")[0] == "service port"
         assert row.split() == ["shop/web:http/TCP", "10.244.1.5:8080", "1", "1", "ESTABLISHED", "-"]
         assert "1 flows of 1 service ports; bytes are not counted" in done.stderr
         wide = host.run("kpctl", "connections", "--socket", host.socket, "-o", "wide").stdout

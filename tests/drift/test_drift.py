@@ -13,7 +13,7 @@ from tests.support.fake_ipvs import FakeTables
 from tests.support.fake_xtables import FakeXtables
 
 from kpctl.drift import view
-from kpctl.drift.compare import FamilyDrift, Look, drift_of, look, look_twice
+from kpctl.drift.compare import FamilyDrift, Look, Shown, drift_of, look, look_twice
 from kpctl.snapshot.kernel import read_kernel
 from kpctl.snapshot.sockets import open_sockets
 from kpctl.snapshot.types import Snapshot
@@ -109,7 +109,7 @@ def test_in_ipvs_mode_a_real_server_that_drains_is_no_drift(family: Family) -> N
 
 
 def looked_at(kernel: Ipvs, between: Callable[[], object]) -> FamilyDrift:
-    _, (found,) = asyncio.run(look_twice(kernel.snapshot(), kernel.snapshot, between))
+    (found,) = drift_of(*asyncio.run(look_twice(kernel.snapshot(), kernel.snapshot, between)))
     return found
 
 
@@ -170,7 +170,7 @@ def test_the_short_form_counts_the_owners_that_it_leaves_out() -> None:
     """Making lines of everything would take seconds in a big cluster whose rules are gone."""
     snapshot = Ipvs(Family.IPV4).snapshot()
     looks = look(snapshot, {Family.IPV4: {}})
-    (short,), (wide,) = drift_of(snapshot, looks, 1), drift_of(snapshot, looks)
+    (short,), (wide,) = drift_of(snapshot, looks, Shown(most_owners=1)), drift_of(snapshot, looks)
     assert [len(found.edits) for found in (short, wide)] == [1, 2]
     assert (short.left_out, wide.left_out) == (1, 0)
     assert short.differing == wide.differing == short.wanted

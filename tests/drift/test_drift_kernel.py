@@ -17,7 +17,7 @@ from tests.support.host import Host
 from tests.support.objects_text import at, service_text, slice_text
 from tests.support.served import write
 
-from kpctl.drift.compare import FamilyDrift, drift_of, look
+from kpctl.drift.compare import FamilyDrift, Shown, drift_of, look
 from kpctl.drift.read import drift_of_bundle
 from kpctl.snapshot.bundle import read_bundle, write_bundle
 from kpctl.snapshot.kernel import read_kernel
@@ -35,6 +35,7 @@ DUAL = (
     )
     + slice_text(at("10.244.1.5", "worker-a"))
     + slice_text(at("fd00:244::5", "worker-a"), number=2)
+    + service_text("10.96.0.11", "other")
 )
 MODES = ("nftables", "iptables", "userspace")
 families = pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
@@ -222,6 +223,8 @@ def test_a_bundle_says_what_a_proxy_wanted_that_hangs(
         assert found.returncode == 1, found.stderr
         assert "@@ shop/web:http/TCP @@\n+ " in found.stdout
         assert host.run("kpctl", "drift", "--bundle", path).returncode == 0, "as it was then"
+        for asked, code in (("shop/web", 1), ("shop/other", 0), ("shop/none", 7), ("99999", 2)):
+            assert host.run("kpctl", "drift", asked, *since[2:]).returncode == code, asked
 
 
 def test_a_listener_that_is_gone_is_shown(host: Host) -> None:
@@ -285,7 +288,7 @@ def test_a_bundle_holds_the_kernel(host: Host, tmp_path: Path, mode: str) -> Non
     held = snapshot.kernel[Family.IPV4]
     assert isinstance(held, dict)
     held.popitem()
-    assert drift_of_bundle(snapshot, None, is_short=True).differs
+    assert drift_of_bundle(snapshot, None, Shown()).differs
 
 
 def test_others_on_the_same_hooks_are_listed(host: Host) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -77,6 +78,24 @@ def test_only_what_changed_is_named(running: Host) -> None:
         changes = client.changes(mark)
         assert not changes.is_reset
         assert [str(name) for name in changes.names] == ["shop/web"]
+
+
+WITHOUT_A_JOURNAL = """
+import sys
+from kubeproxy.inspection.journal import Journal
+del Journal.__init__
+Journal.__new__ = None  # whatever makes one fails
+from kubeproxy.cli import main
+sys.exit(main())
+"""
+
+
+def test_without_the_socket_nothing_is_written_down(host: Host) -> None:
+    write(host, "web.yaml", WEB)
+    program = (sys.executable, "-c", WITHOUT_A_JOURNAL)
+    host.start("--proxy-mode=nftables", "--inspection-socket=", program=program)
+    until_programmed(host, "10.96.0.10")
+    assert not host.socket.exists()
 
 
 def test_a_proxy_that_does_not_run_is_named_with_the_remedy(tmp_path: Path) -> None:

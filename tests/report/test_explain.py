@@ -192,6 +192,28 @@ def test_policy_local_without_a_local_endpoint_names_the_nodes() -> None:
     )
 
 
+def test_policy_local_with_a_sick_local_endpoint_names_it_and_since_when() -> None:
+    sick = endpoint("10.244.1.9", local=True, ready=False, serving=False)
+    change = EndpointChange(NOW - 120, sick.text, "ready", "not ready")
+    one = held(
+        service(internal_local=True),
+        endpoint_slice(endpoints=[THERE, sick]),
+        endpoint_changes=[change],
+    )
+    text = faults(snapshot(one))
+    assert text.startswith(
+        "internalTrafficPolicy is Local, and no endpoint on this node can serve:"
+        " 10.244.1.9:8080 is not ready, since "
+    )
+    assert text.endswith("; others are on: worker-b")
+
+
+def test_an_address_that_its_service_does_not_use_is_explained() -> None:
+    text = "load balancer IP 198.51.100.8 is not used: its ipMode is Proxy"
+    facts = replace(service("shop/lb"), ignored=(text,))
+    assert f"shop/lb: {text}" in asked(snapshot(held(facts)), "198.51.100.8:443").faults
+
+
 def test_what_the_kernel_refuses_comes_first() -> None:
     refused = Refused("default/web:http/TCP", "the table is full")
     found = asked(snapshot(held(service(), SLICE, refused=[refused])))

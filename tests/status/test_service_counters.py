@@ -49,9 +49,8 @@ def test_a_rule_that_is_written_again_counts_from_zero() -> None:
     counters = ServiceCounters(5)
     for packets in (3, 5, 2, 2):
         counters.refused(refused(packets))
-    assert 'refused_packets_total{action="reject",name="web",namespace="shop"} 7.0' in shown(
-        counters
-    )
+    labels = 'action="reject",name="web",namespace="shop",reason="has no endpoints"'
+    assert f"refused_packets_total{{{labels}}} 7.0" in shown(counters)
 
 
 SAVED = """\
@@ -59,6 +58,7 @@ SAVED = """\
 :KUBE-SERVICES - [0:0]
 [12:720] -A KUBE-SERVICES -d 10.96.0.10/32 -p tcp -m comment --comment "shop/web:http has no endpoints" -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable
 [1:60] -A KUBE-EXTERNAL-SERVICES -p udp -m comment --comment "shop/dns:dns has no local endpoints" -m addrtype --dst-type LOCAL -m udp --dport 30053 -j DROP
+[4:60] -A KUBE-PROXY-FIREWALL -d 198.51.100.7/32 -p tcp -m comment --comment "shop/web:http traffic not accepted by KUBE-FW-ABCDEFGH" -m tcp --dport 80 -j DROP
 [7:60] -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
 [9:60] -A OTHER -p tcp -m comment --comment "shop/web:http" -j DROP
 [5:60] -A KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -j ACCEPT
@@ -73,6 +73,7 @@ def test_refused_packets_are_read_from_the_counters_of_rules() -> None:
         RefusedPackets(
             ServicePortId("shop", "dns", "dns", Protocol.UDP), "drop", "has no local endpoints", 1
         ),
+        RefusedPackets(PORT, "drop", "source is not in loadBalancerSourceRanges", 4),
     ]
 
 

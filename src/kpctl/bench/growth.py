@@ -29,6 +29,7 @@ from kubeproxy.config.flags import Extensions
 from kubeproxy.config.types import KubeProxyConfiguration
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
+from kubeproxy.inspection.journal import Journal
 from kubeproxy.modes.base import (
     AnyBackend,
     AnyChange,
@@ -47,6 +48,7 @@ from kubeproxy.plan.types import ServicePlan
 from kubeproxy.sync.clock import SystemClock
 from kubeproxy.sync.engine import Engine, EngineTimes
 from kubeproxy.sync.intake import Intake
+from kubeproxy.sync.pipeline import Pipeline
 from kubeproxy.sync.report import RoundReport
 
 TraceFunction: TypeAlias = Callable[[FrameType, str, object], "TraceFunction | None"]
@@ -138,21 +140,39 @@ class _OwnEvents(IgnoreEvents):
         raise ValueError(f"the benchmark's own {kind} was rejected")
 
 
-class CountedMode:
-    """One mode in a cluster of one size, in this process."""
+class _Journalled(IgnoreRounds):
+    """Writes rounds down, as the daemon does for those who look into it."""
 
-    def __init__(self, backend: AnyBackend, size: Size) -> None:
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    async def round_finished(self, report: RoundReport, pipeline: Pipeline) -> None:
+        self._journal.round_finished(report)
+
+
+class CountedMode:
+    """One mode in a cluster of one size, in this process.
+
+    With a journal, what happens is written down for people, as in a daemon that has its socket.
+    """
+
+    def __init__(self, backend: AnyBackend, size: Size, journal: Journal | None = None) -> None:
         self.size = size
         self.engine = Engine(
             backend,
             node(),
             clock=SystemClock(),
-            listener=IgnoreRounds(),
+            listener=_Journalled(journal) if journal is not None else IgnoreRounds(),
             times=EngineTimes(min_seconds=0),
         )
         events = _OwnEvents()
         self._intake = Intake(
-            {Family.IPV4: self.engine}, NODE, counters=events, node_listener=events, started_at=0
+            {Family.IPV4: self.engine},
+            NODE,
+            counters=events,
+            node_listener=events,
+            started_at=0,
+            changes=journal,
         )
 
     async def load(self) -> RoundReport:
@@ -236,9 +256,11 @@ def _changes(size: Size) -> Sequence[tuple[str, tuple[Event, ...]]]:
     )
 
 
-async def measure_costs(backend: AnyBackend, size: Size) -> Mapping[str, Cost]:
+async def measure_costs(
+    backend: AnyBackend, size: Size, journal: Journal | None = None
+) -> Mapping[str, Cost]:
     """The cost of each kind of change in a cluster of this size."""
-    counted = CountedMode(backend, size)
+    counted = CountedMode(backend, size, journal)
     await counted.load()
     # Everything happens twice: what is computed once per process must not count for one size only.
     for _ in range(2):

@@ -41,10 +41,11 @@ def programs_of_round(number: int) -> tuple[str, ...]:
     return PROGRAMS if number % 2 == 0 else PROGRAMS[::-1]
 
 
-def command_of(program: str) -> tuple[str, ...]:
+def command_of(program: str, folder: Path) -> tuple[str, ...]:
+    """The program. What it has of its own, as its socket, goes into the folder."""
     if program == OURS:
         # Several run at once on one machine, so that the usual place would be taken.
-        return (sys.executable, "-m", "kubeproxy", "--inspection-socket=")
+        return (sys.executable, "-m", "kubeproxy", f"--inspection-socket={folder / 'socket'}")
     return (str(built("kube-proxy")),)
 
 

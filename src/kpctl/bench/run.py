@@ -253,7 +253,7 @@ class Benchmark:
                 with site.node.inside():
                     clock = nft_clock()
             proxy = RunningProxy(
-                (*command_of(who.program), *flags, *proxy_flags(who.mode)),
+                (*command_of(who.program, Path(folder)), *flags, *proxy_flags(who.mode)),
                 network=site.node,
                 environment=environment,
                 log=Path(folder) / "log",

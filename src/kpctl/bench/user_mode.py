@@ -27,6 +27,10 @@ _LIMITED = 12
 """Waits of one run that may each take as long as the limit."""
 
 
+_GUEST_FOLDER = Path("/run")
+"""Where a process inside that kernel may write."""
+
+
 class IpvsEffort(msgspec.Struct, frozen=True):
     """What is measured, and how often."""
 
@@ -42,7 +46,7 @@ class IpvsEffort(msgspec.Struct, frozen=True):
     def task(self, program: str, size: Size) -> Task:
         return Task(
             program=program,
-            command=command_of(program),
+            command=command_of(program, _GUEST_FOLDER),
             size=size,
             limits=self.limits,
             traffic=self.traffic,

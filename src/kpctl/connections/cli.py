@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from kpctl.connections.flows import EndpointFlows
     from kpctl.snapshot.target import Target
+    from kpctl.snapshot.types import Snapshot
     from kubeproxy.facts.ids import Family, ServicePortId
 
 DEFAULT_FLOWS = 100
@@ -66,13 +67,17 @@ def connections(
     SERVICE is web, shop/web, shop/web:http, an address and port, or a node port.
     """
     from kpctl.connections.flows import is_at
+    from kpctl.look.cli import end_if_rejected
+    from kpctl.look.sentences import use_sentences
     from kpctl.snapshot.target import Target, parse_pod, parse_target
 
+    use_sentences()
     target = parse_target(service, namespace) if service else Target(namespace=namespace)
     address = parse_pod(pod)
     if limit is None:
         limit = DEFAULT_FLOWS if output == "wide" else 0
-    groups, is_cut = _gather(place, target, limit)
+    snapshot = place.read(target.service)
+    groups, is_cut = _gather(place, snapshot, target, limit)
     if address:
         groups = [group for group in groups if is_at(group.endpoint, address)]
     if stale:
@@ -80,14 +85,16 @@ def connections(
     _print(groups, output, cut_at=limit if is_cut else 0)
     if stale and groups:
         raise SystemExit(TROUBLE)
+    end_if_rejected(snapshot.rejected, "what is shown is without it")
 
 
-def _gather(place: Place, target: Target, limit: int) -> tuple[list[EndpointFlows], bool]:
+def _gather(
+    place: Place, snapshot: Snapshot, target: Target, limit: int
+) -> tuple[list[EndpointFlows], bool]:
     from kpctl.connections.gather import gather
     from kpctl.snapshot.client import Client, find_socket
     from kpctl.snapshot.target import service_ports
 
-    snapshot = place.read(target.service)
     chosen = service_ports(snapshot, target)
     if place.bundle:
         return _recorded(place.bundle, chosen), False

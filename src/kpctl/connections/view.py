@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from kpctl.connections.flows import EndpointFlows
 
-HEADINGS = ("SERVICE PORT", "ENDPOINT", "FLOWS", "STATES", "BYTES", "STALE")
-FLOW_HEADINGS = ("SERVICE PORT", "CLIENT", "SENT TO", "ENDPOINT", "STATE", "BYTES", "STALE")
+HEADINGS = ("service port", "endpoint", "flows", "states", "bytes", "stale")
+FLOW_HEADINGS = ("service port", "client", "sent to", "endpoint", "state", "bytes", "stale")
 ORPHAN = "(no Service)"
 
 

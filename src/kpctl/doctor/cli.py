@@ -82,6 +82,8 @@ def finding_lines(finding: Finding, width: int) -> list[str]:
     """The finding in lines of so many columns at most, or, with 0, in one."""
     import textwrap
 
+    from kpctl.look.output import colored
+
     head = f"{finding.level.value:8} {finding.check}: {finding.text}"
     remedy = f"Remedy: {finding.remedy}" if finding.remedy else ""
     if not width:
@@ -98,4 +100,4 @@ def finding_lines(finding: Finding, width: int) -> list[str]:
         )
     color = _COLORS.get(finding.level.value)
     word = finding.level.value
-    return [click.style(word, fg=color) + lines[0][len(word) :], *lines[1:]]
+    return [colored(word, color) + lines[0][len(word) :], *lines[1:]]

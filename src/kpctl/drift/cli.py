@@ -12,6 +12,7 @@ from kpctl.snapshot.options import Place, about_a_proxy, output_option
 from kubeproxy.errors import ProxyError
 
 if TYPE_CHECKING:
+    from kpctl.drift.compare import Shown
     from kpctl.drift.view import Report
 
 DIFFERS = 1
@@ -20,6 +21,7 @@ NOT_COMPARED = 3
 EPILOG = """\b
 Examples:
   kpctl drift                     compare now, and show the last repairs
+  kpctl drift shop/web            of one Service (also by address and port)
   kpctl drift -o wide             every line, and who else is on the hooks
   kpctl drift --watch 10          compare every 10 seconds
   kpctl drift -o json             for programs
@@ -36,6 +38,7 @@ Exit codes:
   1  it differs
   2  the command line is wrong
   3  not compared: no proxy answers, or the kernel cannot be read
+  7  there is no such Service
 """
 
 
@@ -44,12 +47,16 @@ class _NotCompared(click.ClickException):
 
 
 @click.command(epilog=EPILOG)
+@click.argument("service", default="")
+@click.option("-n", "--namespace", default="", help="only Services of this namespace")
 @about_a_proxy
 @output_option
 @click.option("--watch", type=click.FloatRange(min=1), metavar="SECONDS", help="compare repeatedly")
 @click.option("--now", is_flag=True, help="with --bundle: read this kernel instead of the file's")
-def drift(place: Place, output: str, watch: float | None, now: bool) -> None:
-    """Compare what the kernel has with what is wanted.
+def drift(
+    service: str, namespace: str, place: Place, output: str, watch: float | None, now: bool
+) -> None:
+    """Compare what the kernel has with what is wanted: all of it, or of SERVICE only.
 
     Shown are the differences by owner, as a diff from what the kernel has to what is wanted, and
     the repairs that the proxy made: when, of how much, and who had changed it, where that is
@@ -60,13 +67,17 @@ def drift(place: Place, output: str, watch: float | None, now: bool) -> None:
     """
     import time
 
+    from kpctl.snapshot.target import NothingFound, WrongQuestion
+
     if now and not place.bundle:
         raise click.UsageError("--now goes with --bundle; without one this kernel is read anyway")
     if watch and place.bundle and not now:
         raise click.UsageError("a bundle does not change: --watch goes with a running proxy")
     while True:
         try:
-            report = _report(place, is_short=output == "table", now=now)
+            report = _report(place, _shown(service, namespace, output), now=now)
+        except (NothingFound, WrongQuestion):
+            raise
         except ProxyError as error:
             raise _NotCompared(str(error)) from error
         _print(report, output)
@@ -81,7 +92,16 @@ def drift(place: Place, output: str, watch: float | None, now: bool) -> None:
         sys.exit(DIFFERS)
 
 
-def _report(place: Place, *, is_short: bool, now: bool) -> Report:
+def _shown(service: str, namespace: str, output: str) -> Shown:
+    from kpctl.drift.compare import Shown
+    from kpctl.drift.view import MOST_OWNERS
+    from kpctl.snapshot.target import Target, parse_target
+
+    target = parse_target(service, namespace) if service else Target(namespace=namespace)
+    return Shown(target, MOST_OWNERS if output == "table" else None)
+
+
+def _report(place: Place, shown: Shown, *, now: bool) -> Report:
     import asyncio
     import time
 
@@ -102,27 +122,27 @@ def _report(place: Place, *, is_short: bool, now: bool) -> Report:
         time.sleep(PAUSE_SECONDS)
 
     if now:
-        return asyncio.run(drift_since_bundle(place.read(), is_short=is_short))
+        return asyncio.run(drift_since_bundle(place.read(), shown))
     if place.bundle:
         others = read_head(Path(place.bundle)).others
-        return drift_of_bundle(place.read(), others, is_short=is_short)
+        return drift_of_bundle(place.read(), others, shown)
     if place.files:
         request = offline_request(
             place.files, place.config, node=place.node, mode=place.mode or "", is_here=True
         )
-        return asyncio.run(drift_of_files(request, is_short=is_short))
-    return asyncio.run(drift_of_proxy(place.read, pause, is_short=is_short))
+        return asyncio.run(drift_of_files(request, shown))
+    return asyncio.run(drift_of_proxy(place.read, pause, shown))
 
 
 def _print(report: Report, output: str) -> None:
     from kpctl.drift import view
-    from kpctl.look.output import print_data, print_table
+    from kpctl.look.output import print_data, print_paragraphs, print_table
 
     if output in ("json", "yaml"):
         print_data(view.report_document(report), output)
         return
     is_wide = output == "wide"
-    click.echo(view.summary_line(report))
+    print_paragraphs([(0, view.summary_line(report))])
     for line in view.diff_lines(report.families or (), is_wide=is_wide):
         click.echo(line)
     if report.differs and report.queued:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from kpctl.snapshot.kernel import read_kernel
 from kpctl.snapshot.sockets import open_sockets
+from kpctl.snapshot.target import ServicePorts, Target, service_ports
 from kpctl.snapshot.types import KernelState, Snapshot
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.facts.ids import Family
@@ -60,12 +61,16 @@ class FamilyDrift(Struct, frozen=True):
     left_out: int = 0
 
 
+class Shown(Struct, frozen=True):
+    """What is shown of differences: those of some Services, and of some owners to save time."""
+
+    target: Target = Target()
+    most_owners: int | None = None
+
+
 async def look_twice(
-    snapshot: Snapshot,
-    again: Callable[[], Snapshot],
-    pause: Callable[[], object],
-    most_owners: int | None = None,
-) -> tuple[Snapshot, tuple[FamilyDrift, ...]]:
+    snapshot: Snapshot, again: Callable[[], Snapshot], pause: Callable[[], object]
+) -> tuple[Snapshot, Mapping[Family, Look]]:
     """Compare with the kernel as it is now. `again` returns a fresh snapshot after `pause`.
 
     Return the snapshot that was looked at last, and what differed from it both times.
@@ -76,7 +81,7 @@ async def look_twice(
         snapshot = await asyncio.to_thread(again)  # it probes tools in an event loop of its own
         later = look(snapshot, await read_kernel(snapshot.backends))
         looks = {f: looks[f].lasting(found) for f, found in later.items() if f in looks}
-    return snapshot, drift_of(snapshot, looks, most_owners)
+    return snapshot, looks
 
 
 def look_back(snapshot: Snapshot, kernel: KernelState) -> Mapping[Family, Look]:
@@ -128,25 +133,33 @@ def _closed(
 
 
 def drift_of(
-    snapshot: Snapshot, looks: Mapping[Family, Look], most_owners: int | None = None
+    snapshot: Snapshot, looks: Mapping[Family, Look], shown: Shown | None = None
 ) -> tuple[FamilyDrift, ...]:
-    """The differences as lines for people, of the first owners only if `most_owners` says so."""
+    """The differences as lines for people. Raises NothingFound."""
+    shown = shown or Shown()
+    only = service_ports(snapshot, shown.target)
     return tuple(
-        _family_drift(snapshot.backends[family], found, most_owners)
+        _family_drift(snapshot.backends[family], found, only, shown.most_owners)
         for family, found in looks.items()
     )
 
 
-def _family_drift(backend: AnyBackend, found: Look, most_owners: int | None) -> FamilyDrift:
-    differing = backend.explained(found.changes.values())
+def _family_drift(
+    backend: AnyBackend, found: Look, only: ServicePorts | None, most_owners: int | None
+) -> FamilyDrift:
+    def is_asked_for(owner: Owner | None) -> bool:
+        return only is None or (owner is not None and (backend.family, owner) in only)
+
+    differing = [c for c in backend.explained(found.changes.values()) if is_asked_for(c.owner)]
     owners = list(dict.fromkeys(change.owner for change in differing))
     shown = set(owners[:most_owners])
     changes = (change for change in differing if change.owner in shown)
-    closed = (Edit(str(owner), (), (_closed_text(at),)) for at, owner in found.closed.items())
+    silent = {at: owner for at, owner in found.closed.items() if is_asked_for(owner)}
+    closed = (Edit(str(owner), (), (_closed_text(at),)) for at, owner in silent.items())
     return FamilyDrift(
         backend.family,
         found.wanted,
-        len(differing) + len(found.closed),
+        len(differing) + len(silent),
         (*edits_of(backend, changes, NOT_WANTED), *closed),
         left_out=len(owners) - len(shown),
     )

@@ -26,7 +26,7 @@ def epilog(
     """Return the end of a help text: examples, and the exit codes of a command about a proxy."""
     codes = {
         0: done,
-        FAILED: "failed: an answer or a file is not understood",
+        FAILED: "failed: the kernel refuses, or an answer or a file is not understood",
         USAGE: "the command line is wrong",
         REJECTED: "part of the files given with -f is rejected; the rest is shown"
         if has_files

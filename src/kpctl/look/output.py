@@ -1,15 +1,17 @@
 """Data for programs and tables for people, in the form that suits where they go.
 
 A table for a pipe or a file is as wide as it must be and never wrapped, without frame and colour,
-so that a line of it can be searched for. In a terminal long cells are wrapped.
+so that a line of it can be searched for. In a terminal that is too narrow for it each row becomes a
+paragraph: an address that is cut in two could not be copied.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
 import click
@@ -21,6 +23,11 @@ def columns(stream: TextIO | None = None) -> int:
     """The width of a terminal; 0 for a pipe or file, where a line is as long as it must be."""
     is_terminal = (stream or sys.stdout).isatty()
     return shutil.get_terminal_size().columns if is_terminal else 0
+
+
+def colored(text: str, color: str | None) -> str:
+    """The text in a colour, unless the person wants none (no-color.org)."""
+    return text if os.environ.get("NO_COLOR") else click.style(text, fg=color)
 
 
 def print_data(data: object, form: str) -> None:
@@ -41,8 +48,11 @@ def print_table(
 ) -> None:
     """Print rows of cells. A cell may hold several lines in a terminal; a pipe joins them."""
     stream = stream or sys.stdout
-    if stream.isatty():
-        _print_framed(headings, rows, stream)
+    if width := columns(stream):
+        if _table_width(headings, rows) <= width:
+            _print_framed(headings, rows, stream)
+        else:
+            stream.writelines(f"{line}\n" for line in record_lines(headings, rows, width))
         return
     flat = [[", ".join(cell.split("\n")) for cell in row] for row in rows]
     stream.writelines(f"{line}\n" for line in plain_lines([list(headings), *flat]))
@@ -77,6 +87,37 @@ def plain_lines(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+_COLUMN_MARGIN = 3
+
+
+def _table_width(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """The width of a framed table of which no cell is wrapped."""
+    cells = zip(headings, *rows, strict=True)
+    widths = (max(len(line) for cell in column for line in cell.split("\n")) for column in cells)
+    return sum(width + _COLUMN_MARGIN for width in widths)
+
+
+def record_lines(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> Iterator[str]:
+    """A paragraph for each row, with its first cell on top. Empty cells are left out."""
+    margin = max(map(len, headings[1:])) + 2
+    for number, (title, *cells) in enumerate(rows):
+        yield from ("", title) if number else (title,)
+        for heading, cell in zip(headings[1:], cells, strict=True):
+            label = f"  {heading}".ljust(margin + 2)
+            for line in cell.split("\n") if cell else ():
+                yield from textwrap.wrap(
+                    line,
+                    max(width, margin + 20),
+                    initial_indent=label,
+                    subsequent_indent=" " * (margin + 2),
+                    break_on_hyphens=False,
+                    break_long_words=False,
+                )
+                label = " " * (margin + 2)
 
 
 def _print_framed(headings: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:

@@ -188,7 +188,8 @@ def _explained(snapshot: Snapshot, target: Target, source: str) -> Explanation:
     if target.namespace or not target.name:
         return explain(snapshot, target, source)
     found = explain(snapshot, replace(target, namespace="default"), source)
-    namespaces = {plan.id.namespace for _, plan in snapshot.plans() if plan.id.name == target.name}
+    # Also those that have no Service of this name, but slices that name one.
+    namespaces = {name.namespace for name in snapshot.names() if name.name == target.name}
     if found.services or len(namespaces) != 1:
         return found
     return explain(snapshot, replace(target, namespace=namespaces.pop()), source)

@@ -25,7 +25,7 @@ def why_no_endpoints(
 ) -> tuple[str, ...]:
     """Return nothing if there are endpoints that could answer."""
     if plan.has_endpoints:
-        return tuple(_not_local(plan, endpoints))
+        return tuple(_not_local(snapshot, plan, endpoints))
     held = snapshot.held[family, plan.id.service]
     if not held.slices:
         return tuple(_no_slices(snapshot, family, plan.id.service))
@@ -34,7 +34,9 @@ def why_no_endpoints(
     return tuple(_not_ready(snapshot, endpoints))
 
 
-def _not_local(plan: ServicePlan, endpoints: tuple[EndpointReport, ...]) -> Iterator[str]:
+def _not_local(
+    snapshot: Snapshot, plan: ServicePlan, endpoints: tuple[EndpointReport, ...]
+) -> Iterator[str]:
     policies = [
         name
         for name, is_lacking in (
@@ -43,9 +45,20 @@ def _not_local(plan: ServicePlan, endpoints: tuple[EndpointReport, ...]) -> Iter
         )
         if is_lacking
     ]
-    if policies:
-        nodes = named({e.node or "an unknown node" for e in endpoints})
-        yield f"{' and '.join(policies)} is Local, and all endpoints are on other nodes: {nodes}"
+    if not policies:
+        return
+    policy = f"{' and '.join(policies)} is Local"
+    nodes = named({e.node or "an unknown node" for e in endpoints if not e.is_local})
+    here = tuple(e for e in endpoints if e.is_local)
+    if here:
+        states = " or ".join(sorted({e.state for e in here}))
+        yield (
+            f"{policy}, and no endpoint on this node can serve: {named(e.at for e in here)}"
+            f" {'is' if len(here) == 1 else 'are'} {states}{_since(snapshot, here)};"
+            f" others are on: {nodes}"
+        )
+    else:
+        yield f"{policy}, and all endpoints are on other nodes: {nodes}"
 
 
 # --- slices ---

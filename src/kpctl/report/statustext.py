@@ -13,7 +13,7 @@ from kubeproxy.inspection.types import Repair
 
 MOST_LISTED = 5
 """How many of many similar things one screen shows."""
-_FAMILY_HEADINGS = ("", "Services", "ports", "endpoints", "items", "queued", "last sync", "healthy")
+_FAMILY_HEADINGS = ("", "Services", "ports", "endpoints", "queued", "last sync", "healthy")
 
 
 def status_text(status: StatusReport, *, is_wide: bool = False) -> Iterator[Paragraph]:
@@ -32,7 +32,7 @@ def status_text(status: StatusReport, *, is_wide: bool = False) -> Iterator[Para
     yield 0, f"objects from {status.source}"
     yield from ((2, line) for line in _collections(status))
     yield 0, ""
-    yield from ((0, line) for line in _families(status.families, status.now))
+    yield from ((0, line) for line in _families(status.families, status.now, is_wide=is_wide))
     yield 0, ""
     yield from _rounds(status.rounds, status.now)
     yield 0, f"repairs   {_repairs(status)}"
@@ -58,21 +58,21 @@ def _collections(status: StatusReport) -> list[str]:
     return plain_lines(rows) if rows else []
 
 
-def _families(families: Sequence[FamilyReport], now: datetime) -> list[str]:
+def _families(families: Sequence[FamilyReport], now: datetime, *, is_wide: bool) -> list[str]:
     rows = [
         (
             family.ip_family,
             str(family.services),
             str(family.service_ports),
             str(family.endpoints),
-            str(family.items),
             str(family.queued),
             ago(family.last_sync_at, now) if family.last_sync_at else "never",
             "yes" if family.is_healthy else "NO",
+            *([str(family.items)] if is_wide else []),
         )
         for family in families
     ]
-    return plain_lines([_FAMILY_HEADINGS, *rows])
+    return plain_lines([(*_FAMILY_HEADINGS, *(["items"] if is_wide else [])), *rows])
 
 
 def _rounds(rounds: RoundsReport, now: datetime) -> Iterator[Paragraph]:

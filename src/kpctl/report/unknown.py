@@ -90,6 +90,8 @@ def _address(snapshot: Snapshot, target: Target) -> Iterator[str]:
             yield f"{target.address} is an address of {service}, which has {ports}"
         return
     yield f"no Service has the address {target.address}"
+    for name, text in sorted(_ignored(snapshot, target.address)):
+        yield f"{name}: {text}"
     nodes = [pipeline.node for pipeline in snapshot.pipelines.values()]
     if any(contained_in_any(target.address, node.service_cidrs) for node in nodes):
         yield "it is within the Service network, where no Service has it at present"
@@ -99,6 +101,16 @@ def _address(snapshot: Snapshot, target: Target) -> Iterator[str]:
     behind = [str(p.id.service) for p in plans if _has_endpoint(p, target.address)]
     if behind:
         yield f"it is the address of an endpoint, of {named(behind)}"
+
+
+def _ignored(snapshot: Snapshot, address: str) -> set[tuple[ServiceName, str]]:
+    """What Services hold of this address and do not use, by Service."""
+    return {
+        (name, text)
+        for (_, name), held in snapshot.held.items()
+        for text in (held.service.ignored if held.service else ())
+        if address in text.split()
+    }
 
 
 def _has_endpoint(plan: ServicePlan, address: str) -> bool:

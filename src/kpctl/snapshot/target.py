@@ -20,6 +20,7 @@ from kubeproxy.facts.ids import Family, Protocol, ServiceName, ServicePortId
 from kubeproxy.plan.types import FrontendKind, ServicePlan
 
 Found = tuple[Family, ServicePlan]
+ServicePorts = frozenset[tuple[Family, ServicePortId]]
 
 _PROTOCOL = re.compile(r"(.*)/(tcp|udp|sctp)", re.IGNORECASE)
 _PLACE = re.compile(r"\[([^\]]*)\](?::(\d+))?|([0-9.]+)(?::(\d+))?")
@@ -152,9 +153,7 @@ def find(snapshot: Snapshot, target: Target, only: Family | None = None) -> list
     return sorted(found, key=lambda each: (each[1].id.service, order(each[0]), each[1].id))
 
 
-def service_ports(
-    snapshot: Snapshot, target: Target
-) -> frozenset[tuple[Family, ServicePortId]] | None:
+def service_ports(snapshot: Snapshot, target: Target) -> ServicePorts | None:
     """Return the service ports that are asked for, or None for all. Raises NothingFound."""
     if target.is_everything:
         return None

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from kpctl.look.output import plain_lines
 from kpctl.top.sample import Rounds, Row, Sample
 
-HEADINGS = ("SERVICE PORT", "NEW/S", "ENDPOINTS", "REJECT/S", "DROP/S", "REASON")
+HEADINGS = ("service port", "new/s", "reject/s", "drop/s", "why refused; endpoints and their share")
+"""What counts most comes first: a screen cuts what does not fit."""
 
 
 def document(origin: str, mode: str, sample: Sample) -> dict[str, object]:
@@ -50,9 +51,10 @@ def lines(origin: str, mode: str, sample: Sample, most_rows: int | None = None) 
     """The sample for people, with up to so many Services."""
     rows = sample.rows if most_rows is None else sample.rows[:most_rows]
     total = sum(row.connections for row in sample.rows)
+    served = sum(1 for row in sample.rows if row.connections)
+    ports = "service port" if served == 1 else "service ports"
     head = [
-        f"{origin}, {mode} mode: {sample.rate(total):.1f} new/s"
-        f" to {sum(1 for row in sample.rows if row.connections)} service ports",
+        f"{mode} mode, {sample.rate(total):.1f} new/s to {served} {ports}: {origin}",
         rounds_text(sample.rounds),
     ]
     table = plain_lines([HEADINGS, *(_cells(sample, row) for row in rows)])
@@ -67,10 +69,9 @@ def _cells(sample: Sample, row: Row) -> Sequence[str]:
     return (
         str(row.owner),
         f"{sample.rate(row.connections):.1f}",
-        _shares(row.endpoints, row.connections),
         f"{sample.rate(row.rejected):.1f}",
         f"{sample.rate(row.dropped):.1f}",
-        row.reason,
+        "; ".join(filter(None, (row.reason, _shares(row.endpoints, row.connections)))),
     )
 
 
@@ -85,9 +86,13 @@ def rounds_text(rounds: Rounds) -> str:
     """What the proxy did meanwhile."""
     if rounds.last_seconds is None:
         return "rounds: none yet"
-    text = f"rounds: {rounds.count}, {rounds.seconds * 1000:.1f} ms together"
+    text = f"rounds: {rounds.count}, {_time_text(rounds.seconds)} together"
     if not rounds.count:
-        text = f"rounds: none in this interval, the last took {rounds.last_seconds * 1000:.1f} ms"
+        text = f"rounds: none in this interval, the last took {_time_text(rounds.last_seconds)}"
     if rounds.latencies:
         text += f"; endpoints programmed within {rounds.worst_latency_seconds:.2f} s"
     return text
+
+
+def _time_text(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"

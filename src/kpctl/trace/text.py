@@ -80,7 +80,7 @@ def _kernel_lines(comparison: Comparison, wanted: Wanted, *, is_wide: bool) -> I
         yield "Kernel: not known, because no running proxy is asked."
     elif comparison.difference is None and not is_wide:
         yield ""
-        yield "Kernel: holds all of this, read just now."
+        yield "Kernel: holds all of this."
     else:
         yield from _leg_lines("Kernel", comparison.kernel, wanted.owners, is_wide=is_wide)
 
@@ -99,7 +99,8 @@ def _conclusion(comparison: Comparison, wanted: Wanted, backend: AnyBackend) -> 
     if comparison.difference.between[0] == "plan":
         yield "  This is a defect of kube-proxy. Please report it with `kpctl bundle`."
     else:
-        yield "  `kpctl drift` shows all that differs. A running proxy repairs it in seconds."
+        yield "  `kpctl drift` shows all that differs. A running proxy repairs in seconds what it"
+        yield "  notices, and in ipvs mode virtual servers at its next periodic sync."
 
 
 # ---- one leg ---------------------------------------------------------------------------------

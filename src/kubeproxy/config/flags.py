@@ -179,7 +179,7 @@ EXTENSION_FLAGS = (
     _flag("iptables-variant", kinds.IPTABLES_VARIANT, EXTENSIONS, "Which iptables to program: 'nft', 'legacy', or 'auto' for the one the node uses: that with the kubelet's hint chain, else that with more rules, else the default.", default="auto", with_config=True),
     _flag("inspection-socket", kinds.STRING, EXTENSIONS, "The Unix socket on which kpctl asks this process what it does, readable by its own user only; empty: none.", default="/run/kube-proxy/kube-proxy.sock", with_config=True),
     _flag("service-events", kinds.BOOL, EXTENSIONS, "Record Kubernetes events on Services about what this node does with them: no local endpoint, topology hints ignored, an address that two Services claim.", with_config=True),
-    _flag("service-metrics", kinds.SERIES, EXTENSIONS, "Count connections, bytes and refused packets per Service from conntrack events, with series of their own for the first so many Services that have traffic; the others count together. 0: count nothing.", default=0, with_config=True),
+    _flag("service-metrics", kinds.SERIES, EXTENSIONS, "Count connections, bytes and refused packets per Service with series of their own for the first so many Services that have traffic; the others count together. Connections come from conntrack events; for refused packets nftables and ipvs mode have sets with counters then. 0: count nothing.", default=0, with_config=True),
     _flag("config-restart-jitter", kinds.DURATION, EXTENSIONS, "The longest delay between a change of the configuration file and the restart it causes. Each proxy chooses its own at random, so that not all restart at once.", default=_seconds(30), with_config=True),
 )
 # fmt: on

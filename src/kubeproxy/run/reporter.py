@@ -38,7 +38,7 @@ class Reporter:
         health: ProxyHealth,
         recorder: Recorder,
         service_health: Mapping[Family, ServiceHealth],
-        journal: Journal,
+        journal: Journal | None,
         first_sync_done: Callable[[], None] = lambda: None,
     ) -> None:
         """`first_sync_done` is called once, after the first success of every family."""
@@ -71,7 +71,8 @@ class Reporter:
 
     async def round_finished(self, report: RoundReport, pipeline: Pipeline) -> None:
         self._metrics.observe_round(report)
-        self._journal.round_finished(report)
+        if self._journal is not None:
+            self._journal.round_finished(report)
         self._log(report)
         if report.drifted_items:
             self._report_drift(report)

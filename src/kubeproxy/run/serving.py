@@ -103,7 +103,8 @@ class Proxy:
         )
         addresses = self._first_addresses()
         nodes = {f: n.with_addresses(addresses[f]) for f, n in prepared.nodes.items()}
-        self._journal = Journal(clock)
+        is_inspected = bool(settings.extensions.text("inspection-socket"))
+        journal = Journal(clock) if is_inspected else None
         self._reporter = Reporter(
             node_name=prepared.node_name,
             clock=clock,
@@ -111,7 +112,7 @@ class Proxy:
             health=self._health,
             recorder=self._recorder,
             service_health={f: self._service_health(node) for f, node in nodes.items()},
-            journal=self._journal,
+            journal=journal,
             first_sync_done=self._first_sync_done,
         )
         has_events = settings.extensions.is_on("service-events")
@@ -141,17 +142,22 @@ class Proxy:
             counters=self._metrics,
             node_listener=self._node_observer(),
             started_at=clock.time(),
-            changes=self._journal,
+            changes=journal,
         )
-        self._pages = Pages(
-            replace(settings, extensions=prepared.extensions),
-            node_name=prepared.node_name,
-            source=source,
+        self._inspection = None if journal is None else self._inspection_server(journal, clock)
+
+    def _inspection_server(self, journal: Journal, clock: Clock) -> InspectionServer:
+        pages = Pages(
+            replace(self._settings, extensions=self._prepared.extensions),
+            node_name=self._prepared.node_name,
+            source=self._source,
             engines=self._engines,
             health=self._health,
-            journal=self._journal,
+            journal=journal,
             clock=clock,
         )
+        place = self._settings.extensions.text("inspection-socket")
+        return InspectionServer(place, inspection_handler(pages))
 
     def _service_health(self, node: NodeFacts) -> ServiceHealth:
         has_health_server = bool(self._settings.config.healthz_bind_address)
@@ -218,8 +224,8 @@ class Proxy:
         ]
         if config.healthz_bind_address:
             work.append(self._health_server().run())
-        if place := self._settings.extensions.text("inspection-socket"):
-            work.append(InspectionServer(place, inspection_handler(self._pages)).run())
+        if self._inspection is not None:
+            work.append(self._inspection.run())
         if most := self._settings.extensions.number("service-metrics"):
             counters = ServiceCounters(most)
             self._metrics.serve_service_counters(counters)

@@ -239,9 +239,8 @@ SERVICE_COUNTERS = (
     MetricSpec(
         "kubeproxy_service_refused_packets_total",
         "counter",
-        "Packets to the Service that this node rejected or dropped",
-        (*_SERVICE, "action"),
-        ("iptables", "userspace"),
+        "Packets to the Service that this node rejected or dropped, and why",
+        (*_SERVICE, "action", "reason"),
     ),
     MetricSpec(
         "kubeproxy_service_metrics_overruns_total",

@@ -30,7 +30,7 @@ class ServiceCounters(Collector):
         self._names: dict[ServiceName, ServiceName] = {}
         self._connections: dict[ServiceName, int] = {}
         self._bytes: dict[tuple[ServiceName, str], int] = {}
-        self._refused: dict[tuple[ServiceName, str], int] = {}
+        self._refused: dict[tuple[ServiceName, str, str], int] = {}
         self._last_refused: Mapping[tuple[Owner, str, str], int] = {}
         self.overruns = 0
 
@@ -59,7 +59,7 @@ class ServiceCounters(Collector):
             before = self._last_refused.get((owner, action, reason), 0)
             new = packets - before if packets >= before else packets
             if new:
-                place = (self._series(owner.service), action)
+                place = (self._series(owner.service), action, reason)
                 self._refused[place] = self._refused.get(place, 0) + new
         self._last_refused = found
 
@@ -76,11 +76,12 @@ class ServiceCounters(Collector):
         for name, count in self._connections.items():
             connections.add_metric(name, count)
         yield connections
-        for spec_name, counts in ((_BYTES.name, self._bytes), (_REFUSED.name, self._refused)):
-            family = _family(spec_name)
-            for (name, label), count in counts.items():
-                family.add_metric((*name, label), count)
-            yield family
+        bytes_moved, refused = _family(_BYTES.name), _family(_REFUSED.name)
+        for (name, direction), count in self._bytes.items():
+            bytes_moved.add_metric((*name, direction), count)
+        for (name, action, reason), count in self._refused.items():
+            refused.add_metric((*name, action, reason), count)
+        yield from (bytes_moved, refused)
         overruns = _family(_OVERRUNS.name)
         overruns.add_metric((), self.overruns)
         yield overruns

@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 
 from kubeproxy.facts.ids import Protocol, ServicePortId
-from kubeproxy.modes.base import RefusedPackets
+from kubeproxy.modes.base import OUTSIDE_SOURCE_RANGES, RefusedPackets
 from kubeproxy.modes.netfilter.rules.comments import comment_of, service_port_of
 
 TABLE = "filter"
+_FIREWALLED = "traffic not accepted by "
+"""Upstream's words, which go on with the name of a chain."""
 _RULE = re.compile(r"\[(\d+):\d+\] (-A KUBE-.* -j (REJECT|DROP)\b.*)")
 
 
@@ -26,5 +28,7 @@ def parse_refused(saved: str) -> list[RefusedPackets]:
             continue
         owner = ServicePortId(key[0], key[1], key[2], Protocol(key[3]))
         reason = comment.partition(" ")[2]
+        if reason.startswith(_FIREWALLED):
+            reason = OUTSIDE_SOURCE_RANGES
         found.append(RefusedPackets(owner, action.lower(), reason, int(packets)))
     return found
