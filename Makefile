@@ -6,6 +6,7 @@
 #   make test-cluster   the smoke test of a real cluster   make test-e2e   upstream's own tests in it (MODE=…)
 #   make test-browser tests of the dashboard in Chromium
 #   make bench       the benchmarks   make docs        the documentation as a site
+#   make fuzz        fuzzing, MINUTES=60
 #   make image       an OCI image     make zipapp, deb, dist   one file; a Debian package; wheel and sdist
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -30,10 +31,10 @@ PACK := $(PIP_OPTIONS) $(BIN)/python -m scripts.pack
 .DEFAULT_GOAL := help
 .PHONY: help setup packages programs demo-packages cluster-packages demo check format test test-fast test-kernel test-kernels \
 	test-api test-versions test-image test-cluster test-e2e test-browser transcript docs reference recording screenshots image image-twice zipapp deb dist \
-	bench requirements clean
+	bench fuzz requirements clean
 
 help:
-	@sed -n '2,9p' Makefile | cut -c3-
+	@sed -n '2,10p' Makefile | cut -c3-
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -150,6 +151,13 @@ screenshots: packages setup
 	@PYTHON=$(PYTHON) sh scripts/packages.sh browser
 	$(BIN)/python -m scripts.docs.screenshots
 
+# Fuzzing for MINUTES, divided over all targets. Atheris has no wheel for every Python and machine:
+# without it a mutator of ours drives the same targets.
+MINUTES ?= 60
+fuzz: setup
+	@$(PIP) --require-hashes -r requirements/fuzz.txt || echo "without atheris: not for this Python"
+	$(BIN)/python -m tests.fuzz.run --minutes=$(MINUTES)
+
 bench: packages setup
 	$(BIN)/kpctl bench
 
@@ -178,7 +186,7 @@ test-image: packages setup
 # Pin anew: hashes, no addresses.
 requirements:
 	$(PYTHON) -m venv build/pin && build/pin/bin/pip install --quiet pip-tools
-	cd requirements && for name in runtime dev docs; do \
+	cd requirements && for name in runtime dev docs fuzz; do \
 	  CUSTOM_COMPILE_COMMAND="make requirements" ../build/pin/bin/pip-compile --quiet --upgrade \
 	    --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras \
 	    --allow-unsafe --output-file $$name.txt $$name.in || exit 1; done

@@ -25,6 +25,7 @@ from kpctl.report.cli import explain, get, render, status
 from kpctl.top.cli import top
 from kpctl.trace.cli import trace
 from kubeproxy.errors import ProxyError
+from kubeproxy.go.quoting import harmless
 from kubeproxy.go.text import format_os_error
 from kubeproxy.run.process import open_standard_streams
 from kubeproxy.version import KUBERNETES_VERSION, PACKAGE_VERSION
@@ -38,7 +39,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except ProxyError as error:
-            click.ClickException(str(error)).show()
+            click.ClickException(harmless(str(error))).show()
             ctx.exit(getattr(error, "exit_code", FAILED))
         except BrokenPipeError:
             raise  # click ends quietly

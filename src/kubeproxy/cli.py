@@ -39,13 +39,13 @@ def _run(settings: Settings, signals: Signals) -> int:
     from kubeproxy.kernel.descriptors import raise_descriptor_limit
     from kubeproxy.logs import get_logger, stop_logging
     from kubeproxy.run import app
-    from kubeproxy.run.workers import Workers
+    from kubeproxy.run.workers import wait_without_threads
 
     logger = get_logger(__name__)
     raise_descriptor_limit()
     # Not asyncio.run, which waits for threads that look names up or take profiles.
     loop = asyncio.new_event_loop()
-    loop.set_default_executor(Workers())
+    wait_without_threads(loop)
     loop.set_exception_handler(app.report_exception)
     interruption = app.interruption_of(settings)
     signals.use(loop, code=interruption.code, last_words=interruption.log)

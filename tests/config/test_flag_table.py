@@ -159,6 +159,11 @@ EXTENSION_SAMPLES = {
     "iptables-variant": ("legacy", "legacy"),
     "service-events": ("true", True),
     "service-metrics": ("20", 20),
+    "keep-privileges": ("true", True),
+    "endpoint-cidrs": ("10.0.0.0/8,fd00::/8", ("10.0.0.0/8", "fd00::/8")),
+    "external-ip-cidrs": ("203.0.113.0/24", ("203.0.113.0/24",)),
+    "load-balancer-cidrs": ("203.0.113.0/24", ("203.0.113.0/24",)),
+    "refused-node-ports": ("10250,2379-2380", ("10250", "2379-2380")),
     "config-restart-jitter": ("3s", Duration.of_seconds(3)),
 }
 
@@ -171,6 +176,16 @@ def test_every_extension_flag_fills_its_own_setting(tmp_path: Path) -> None:
     extensions = load(parse_flags([f"--config={config}", *argv])).extensions
     shown = {flag.name: extensions.values[flag.name] for flag in EXTENSION_FLAGS}
     assert shown == {name: value for name, (_, value) in EXTENSION_SAMPLES.items()}
+
+
+def test_extension_flags_are_shown_as_they_are_given() -> None:
+    """kpctl gives a running proxy's flags to a parser of its own."""
+    argv = [f"--{name}={text}" for name, (text, _) in EXTENSION_SAMPLES.items()]
+    given = load(parse_flags(argv)).extensions
+    again = [f"--{name}={text}" for name, text in given.texts().items()]
+    assert load(parse_flags(again)).extensions == given
+    defaults = [f"--{name}={text}" for name, text in Extensions().texts().items()]
+    assert load(parse_flags(defaults)).extensions.texts() == Extensions().texts()
 
 
 def test_extension_flags_default_to_the_settings_defaults() -> None:

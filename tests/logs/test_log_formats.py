@@ -115,7 +115,7 @@ def test_no_text_reaches_a_terminal_as_a_command() -> None:
     """A value of several lines, or a library's message, is not quoted but still harmless."""
     assert text_value("a\n\x1b[2Jb\r\x9b") == "<\n\ta\n\t\\x1b[2Jb\\r\\u009b\n >"
     line = format_text(Entry(message="a\tb\n\x1bc", is_structured=False))
-    assert line.endswith("] a\tb\n\\x1bc\n")
+    assert line.endswith("] a\tb\n\t\\x1bc\n")
 
 
 @pytest.mark.parametrize("formatter", [format_text, format_json])

@@ -150,7 +150,7 @@ def test_messages_of_libraries_have_the_same_format(streams: Streams) -> None:
     warning, error, *trace = streams.err.getvalue().splitlines()
     assert warning.startswith("W") and warning.endswith("] odd thing")
     assert error.startswith("E") and error.endswith("] crashed")
-    assert trace[-1] == "ValueError: boom"
+    assert trace[-1] == "\tValueError: boom"
 
 
 def test_a_closed_stream_does_not_stop_the_program(streams: Streams) -> None:

@@ -207,3 +207,18 @@ def test_an_endless_file_is_refused(run: Run) -> None:
     done = run(["kpctl", "plan", "/dev/zero"])
     assert done.returncode == 3
     assert "it has more than" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_plan_shows_what_is_refused_and_why(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "web.yaml"
+    file.write_text(
+        f"{WEB}---\n"
+        "{kind: EndpointSlice, apiVersion: discovery.k8s.io/v1, addressType: IPv4,\n"
+        " metadata: {name: web-1, labels: {kubernetes.io/service-name: web}},\n"
+        " ports: [{name: '', port: 8080}],\n"
+        " endpoints: [{addresses: [10.244.1.5]}, {addresses: [169.254.169.254]}]}\n"
+    )
+    done = run(["kpctl", "plan", str(file)])
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if "169.254.169.254" in line)
+    assert "left out" in line and "refused: a link-local address" in line

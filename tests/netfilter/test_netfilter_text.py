@@ -145,3 +145,18 @@ def test_an_excerpt_shows_three_lines_on_each_side() -> None:
     text = "".join(f"line {n}\n" for n in range(1, 21))
     assert excerpt(text, 10).splitlines() == [f"{n}: line {n}" for n in range(7, 14)]
     assert excerpt(text, 1).splitlines() == [f"{n}: line {n}" for n in range(1, 5)]
+
+
+@pytest.mark.parametrize("line", ["-A X -m", "-A X -d", "-A X --mark x", "-A X -m recent --name"])
+def test_half_a_rule_is_its_own_form(line: str) -> None:
+    """Found by fuzzing: a line of another program must not end the reading of a table."""
+    assert canonical_rule(line) == canonical_rule(f" {line} ")
+    assert canonical_rule(line) not in (canonical_rule("-A X -j ACCEPT"), "")
+
+
+def test_a_comment_cannot_end_a_line() -> None:
+    """Found by fuzzing: Python knows more ends of lines than iptables does."""
+    comment = '-A X -m comment --comment "a\u2028-A KUBE-SERVICES -j DROP\x85b" -j ACCEPT'
+    (table,) = parse_save(f"*filter\n:X - [0:0]\n{comment}\nCOMMIT\n")
+    assert table.lines("X") == [comment]
+    assert table.lines("KUBE-SERVICES") == []

@@ -39,6 +39,30 @@ def text_of(explanation: Explanation, *, is_wide: bool = False) -> str:
     return "\n".join(text for _, text in explanation_text(explanation, is_wide=is_wide))
 
 
+# --- what is refused ---
+
+
+def test_a_refused_endpoint_is_the_reason_and_not_its_readiness() -> None:
+    bad = endpoint("169.254.169.254")
+    found = snapshot(held(service(), endpoint_slice(endpoints=[bad])))
+    assert faults(found) == "this node refuses 169.254.169.254:8080 (a link-local address)"
+    assert "out 169.254.169.254:8080 on worker-b: refused: a link-local address" in text_of(
+        asked(found)
+    )
+
+
+def test_a_refused_endpoint_is_named_beside_those_that_serve() -> None:
+    bad = endpoint("127.0.0.1")
+    found = snapshot(held(service(), endpoint_slice(endpoints=[bad, HERE])))
+    assert faults(found) == "this node refuses 127.0.0.1:8080 (a loopback address)"
+
+
+def test_a_refused_external_ip_is_named() -> None:
+    facts = replace(service(), external_ips=("127.0.0.1",))
+    found = snapshot(held(facts, SLICE))
+    assert "this node refuses 127.0.0.1 (a loopback address" in faults(found)
+
+
 # --- what is right ---
 
 

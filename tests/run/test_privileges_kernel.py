@@ -11,11 +11,11 @@ from tests.support.confined import FRONTENDS, Outcome, serve, with_capabilities
 from tests.support.host import Host
 
 from kubeproxy.errors import Unsupported
+from kubeproxy.kernel.capabilities import Capabilities, capability_mask, read_capabilities
 from kubeproxy.modes.registry import mode_names
 from kubeproxy.run.privileges import (
     NEEDS,
     missing_privileges,
-    read_capabilities,
     require_privileges,
 )
 
@@ -91,17 +91,24 @@ def test_without_net_admin_it_ends_with_what_to_do(host: Host, tmp_path: Path, m
 
 @pytest.mark.parametrize("mode", mode_names())
 def test_what_is_missing_is_named(mode: str) -> None:
-    assert missing_privileges(mode, -1) == ()
-    assert "NET_ADMIN" in [need.name for need in missing_privileges(mode, 0)]
+    assert missing_privileges(mode, None) == ()
+    assert "NET_ADMIN" in [need.name for need in missing_privileges(mode, holding())]
     with pytest.raises(Unsupported, match="NET_ADMIN"):
-        require_privileges(mode, 1 << 13)
-    require_privileges(mode, 1 << 12)
+        require_privileges(mode, holding("NET_RAW"))
+    require_privileges(mode, holding("NET_ADMIN"))
+
+
+def holding(*names: str) -> Capabilities:
+    mask = capability_mask(names)
+    return Capabilities(effective=mask, permitted=mask, inheritable=0)
 
 
 def test_capabilities_are_read_from_the_kernel(tmp_path: Path) -> None:
-    (tmp_path / "status").write_text("Name:\tx\nCapEff:\t0000000000003000\n")
-    assert read_capabilities(tmp_path / "status") == 1 << 12 | 1 << 13
-    assert read_capabilities(tmp_path / "nothing") == -1
+    rows = "CapInh:\t0\nCapPrm:\t3000\nCapEff:\t0000000000003000\nCapBnd:\tff\nCapAmb:\t0\n"
+    (tmp_path / "status").write_text(f"Name:\tx\n{rows}")
+    found = read_capabilities(tmp_path / "status")
+    assert found is not None and found.effective == capability_mask(["NET_ADMIN", "NET_RAW"])
+    assert read_capabilities(tmp_path / "nothing") is None
     assert not missing_privileges("nftables", read_capabilities())
 
 

@@ -10,6 +10,7 @@ from tests.support.fake_backend import FakeBackend
 
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family, ServiceName
+from kubeproxy.facts.limits import NO_LIMITS, Limits
 from kubeproxy.logs.limit import LogLimit
 from kubeproxy.status.event_series import Reference
 from kubeproxy.status.events import Recorder
@@ -42,12 +43,15 @@ class FakeRecorder(Recorder):
 class Node:
     """A node and the events that it records."""
 
-    def __init__(self, family: Family = Family.IPV4, zone: str = "") -> None:
+    def __init__(
+        self, family: Family = Family.IPV4, zone: str = "", limits: Limits = NO_LIMITS
+    ) -> None:
         self.recorder = FakeRecorder()
         self.now = 0.0
         limit = LogLimit(burst=MOST_PER_MINUTE, monotonic=lambda: self.now)
         events = ServiceEvents(self.recorder, limit)
-        self.pipeline = Pipeline(FakeBackend(family), node(family, zone=zone), listener=events)
+        facts = node(family, zone=zone, limits=limits)
+        self.pipeline = Pipeline(FakeBackend(family), facts, listener=events)
 
     def started(self) -> Node:
         """The first round is over."""
@@ -182,3 +186,19 @@ def test_ipv6_has_its_own_claims() -> None:
         ("web", "AddressConflict")
     ]
     assert host.recorder.notes[-1].startswith("[2001:db8::7]:80/TCP is claimed by")
+
+
+def test_refused_addresses_are_reported_by_nodes_with_an_endpoint() -> None:
+    bad, here = endpoint("169.254.169.254"), endpoint("127.0.0.1", local=True)
+    assert Node().started().serve("web", bad) == []
+    host = Node().started()
+    assert host.serve("web", bad, here) == [("web", "AddressRefused")]
+    assert host.recorder.notes[-1] == (
+        "127.0.0.1:8080 (a loopback address), 169.254.169.254:8080 (a link-local address)"
+    )
+    assert host.serve("web", bad, here, THERE) == [], "the same are refused"
+
+
+def test_a_control_port_is_reported_by_the_node_whose_it_is() -> None:
+    host = Node(limits=Limits(refused_node_ports=((8080, 8080),))).started()
+    assert host.serve("web", endpoint("192.0.2.10")) == [("web", "AddressRefused")]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from kubeproxy.facts.endpoint import Endpoint, PortKey, SliceFacts
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
+from kubeproxy.facts.limits import NO_LIMITS, Limits
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts
 from kubeproxy.facts.service import PortFacts, ServiceFacts
 from kubeproxy.plan.service import plan_service
@@ -103,6 +104,7 @@ def node(
     masquerade_all: bool = False,
     external_ips: bool = True,
     large: bool = False,
+    limits: Limits = NO_LIMITS,
 ) -> NodeFacts:
     """A node that recognises its pods by the cluster CIDR, unless a detector is given."""
     is_ipv4 = family is Family.IPV4
@@ -120,6 +122,7 @@ def node(
         masquerade_all=masquerade_all,
         allows_external_ips=external_ips,
         is_large_cluster=large,
+        limits=limits,
     )
 
 

@@ -116,7 +116,7 @@ class FlowSession:
         self._site = site
         self._program = program
         self._effort = effort
-        self._log = folder / "log"
+        self._folder = folder
         self._others = iter(range(cluster.size.services - 1, 0, -1))
         """Services for changes elsewhere, each used once."""
         self.found: list[Measurement] = []
@@ -141,8 +141,10 @@ class FlowSession:
 
     @contextmanager
     def _proxy(self, flags: tuple[str, ...]) -> Iterator[RunningProxy]:
-        command = (*command_of(self._program), *flags, *proxy_flags(MODE), _NO_PAUSE)
-        proxy = RunningProxy(command, network=self._site.node, environment={}, log=self._log)
+        command = (*command_of(self._program, self._folder), *flags, *proxy_flags(MODE), _NO_PAUSE)
+        proxy = RunningProxy(
+            command, network=self._site.node, environment={}, log=self._folder / "log"
+        )
         self._running = proxy
         try:
             yield proxy

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from kpctl.look.exits import epilog
+from kpctl.look.output import print_text
 
 _EXAMPLES = """\
   kpctl bundle support.gz         writes everything that a helper needs
@@ -42,6 +43,6 @@ def bundle(file: Path, socket: Path | None, interval: float) -> None:
     use_sentences()
     collected = collect(find_socket(socket), interval)
     for note in collected.notes:
-        click.echo(f"Note: {note}", err=True)
+        print_text(f"Note: {note}", err=True)
     count = write_bundle(collected.snapshot, file, collected.head)
-    click.echo(f"{file}: {count} Services, {file.stat().st_size / 1024:.0f} KiB")
+    print_text(f"{file}: {count} Services, {file.stat().st_size / 1024:.0f} KiB")

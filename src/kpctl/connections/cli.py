@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kpctl.look.exits import TROUBLE, epilog
+from kpctl.look.output import print_text
 from kpctl.snapshot.options import Place, about_a_proxy, output_option
 
 if TYPE_CHECKING:
@@ -132,6 +133,6 @@ def _print(groups: list[EndpointFlows], output: str, *, cut_at: int) -> None:
         print_table(view.FLOW_HEADINGS, view.flow_rows(groups))
     else:
         print_table(view.HEADINGS, view.rows(groups))
-    click.echo(view.summary(groups), err=True)
+    print_text(view.summary(groups), err=True)
     if cut_at and output == "wide":
-        click.echo(f"Only {cut_at} flows are shown; --limit shows up to {MOST_FLOWS}", err=True)
+        print_text(f"Only {cut_at} flows are shown; --limit shows up to {MOST_FLOWS}", err=True)

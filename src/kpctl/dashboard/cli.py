@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kpctl.look.output import print_text
 from kpctl.snapshot.options import about_a_proxy
 
 if TYPE_CHECKING:
     from kpctl.dashboard.feed import Feed
-    from kpctl.snapshot.options import Place
+    from kpctl.look.output import print_text
+from kpctl.snapshot.options import Place
 
 EPILOG = """\b
 Examples:
@@ -62,7 +64,7 @@ async def _serve(place: Place, port: int) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, end.set)
         token, bound = secrets.token_urlsafe(24), sock.getsockname()[1]
-        click.echo(feed.board.snapshot.origin)
+        print_text(feed.board.snapshot.origin)
         click.echo(f"Open http://{ADDRESS}:{bound}/{token}/  (Ctrl-C ends)")
         await serve(sock, dashboard_handler(feed, token, bound), end)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kpctl.look.output import FORMATS
+from kpctl.look.output import FORMATS, print_text
 
 if TYPE_CHECKING:
     from kpctl.doctor.findings import Finding
@@ -75,7 +75,7 @@ def _print(findings: list[Finding], output: str, *, show_all: bool) -> None:
         for line in finding_lines(finding, columns()):
             click.echo(line)
     counts = f"{len(findings)} checks: {len(findings) - len(wrong)} in order"
-    click.echo(f"{counts}, {len(wrong)} not." if wrong else f"{counts}. Nothing is wrong.")
+    print_text(f"{counts}, {len(wrong)} not." if wrong else f"{counts}. Nothing is wrong.")
 
 
 def finding_lines(finding: Finding, width: int) -> list[str]:
@@ -83,9 +83,10 @@ def finding_lines(finding: Finding, width: int) -> list[str]:
     import textwrap
 
     from kpctl.look.output import colored
+    from kubeproxy.go.quoting import harmless
 
-    head = f"{finding.level.value:8} {finding.check}: {finding.text}"
-    remedy = f"Remedy: {finding.remedy}" if finding.remedy else ""
+    head = harmless(f"{finding.level.value:8} {finding.check}: {finding.text}")
+    remedy = harmless(f"Remedy: {finding.remedy}") if finding.remedy else ""
     if not width:
         return [f"{head}. {remedy}" if remedy else head]
     lines = []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kpctl.look.output import print_text
 from kpctl.snapshot.options import Place, about_a_proxy, output_option
 from kubeproxy.errors import ProxyError
 
@@ -144,16 +145,16 @@ def _print(report: Report, output: str) -> None:
     is_wide = output == "wide"
     print_paragraphs([(0, view.summary_line(report))])
     for line in view.diff_lines(report.families or (), is_wide=is_wide):
-        click.echo(line)
+        print_text(line)
     if report.differs and report.queued:
-        click.echo(f"{report.queued} changes wait for the next round; part of this may be theirs.")
+        print_text(f"{report.queued} changes wait for the next round; part of this may be theirs.")
     if report.repairs:
-        click.echo("\nRepairs")
+        print_text("\nRepairs")
         print_table(view.REPAIR_HEADINGS, view.repair_rows(report.repairs, is_wide=is_wide))
     if is_wide and report.others is not None:
-        click.echo("\nOthers on the same hooks")
+        print_text("\nOthers on the same hooks")
         rows = view.other_rows(report.others)
         if rows:
             print_table(view.OTHER_HEADINGS, rows)
         else:
-            click.echo("none")
+            print_text("none")

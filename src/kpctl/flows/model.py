@@ -15,12 +15,15 @@ from kpctl.flows.objects import World, service_cidr_manifest, service_manifest, 
 from kpctl.lab.topology import POD_CIDR, Node
 from kubeproxy.api import objects
 from kubeproxy.api.decode import decode_service, decode_service_cidrs, decode_slice
+from kubeproxy.config.flags import EXTENSION_FLAGS, Extensions
 from kubeproxy.facts.address import canonical_cidrs, family_of
 from kubeproxy.facts.ids import Family
+from kubeproxy.facts.limits import Limits
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts, node_port_cidrs_of
 from kubeproxy.facts.store import Store
 from kubeproxy.plan.service import plan_service
 from kubeproxy.plan.types import ServicePlan
+from kubeproxy.run.startup import limits_of
 
 _PRIMARY_BY_DEFAULT = frozenset({"nftables"})
 """Modes that by default serve node ports on the node's primary addresses only."""
@@ -68,6 +71,15 @@ def node_facts(
         service_cidrs=tuple(cidr for cidr in cidrs if family_of(cidr) is family),
         masquerade_all=flags.get("masquerade-all") == "true",
         allows_external_ips="AllowServiceExternalIPs=false" not in flags.get("feature-gates", ""),
+        limits=_limits(world, flags),
+    )
+
+
+def _limits(world: World, flags: Mapping[str, str]) -> Limits:
+    rows = {flag.name: flag for flag in EXTENSION_FLAGS}
+    given = {name: expand_networks(text, world) for name, text in flags.items() if name in rows}
+    return limits_of(
+        Extensions({name: rows[name].kind.parse(text, None) for name, text in given.items()})
     )
 
 

@@ -14,6 +14,7 @@ import click
 from msgspec.structs import replace
 
 from kpctl.look.exits import EPILOG, FAILED, NOT_AGREED, REJECTED
+from kpctl.look.output import print_text
 from kubeproxy.modes.registry import load_mode, mode_names
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _print_plans(evaluation: Evaluation, node_ports: NodePorts, output: str) -> 
         from kpctl.look.plantext import print_rows
 
         mode = evaluation.settings.config.mode
-        click.echo(f"Services as node {evaluation.node} sees them in {mode} mode")
+        print_text(f"Services as node {evaluation.node} sees them in {mode} mode")
         print_rows(plan_rows(plans, node_ports), sys.stdout)
         return
     from kpctl.look.output import print_data
@@ -165,7 +166,7 @@ def _check_daemons(*, is_allowed: bool) -> None:
         return
     text = f"{found} is running in this network namespace and keeps its own rules"
     if is_allowed:
-        click.echo(f"Note: {text}.", err=True)
+        print_text(f"Note: {text}.", err=True)
     else:
         raise _NotAgreed(
             f"{text}. Nothing was changed. Change its manifests or its API objects, stop it first,"
@@ -177,15 +178,15 @@ def _print_diff(outlook: Outlook, *, prune: bool) -> None:
     from kpctl.look.apply import diff_lines
 
     lines = list(diff_lines(outlook))
-    click.echo("\n".join(lines) if lines else "Nothing would change.")
+    print_text("\n".join(lines) if lines else "Nothing would change.")
     if outlook.unnamed and not prune:
         names = _list(outlook.unnamed)
-        click.echo(f"Note: Applying this needs --prune, because it removes {names}.", err=True)
+        print_text(f"Note: Applying this needs --prune, because it removes {names}.", err=True)
 
 
 def _ask(unnamed: tuple[str, ...], *, can_ask: bool) -> None:
     """Return if the person agrees to the removal."""
-    click.echo(f"In the kernel, but not in these files: {_list(unnamed)}.", err=True)
+    print_text(f"In the kernel, but not in these files: {_list(unnamed)}.", err=True)
     if can_ask and click.confirm("Remove them?", err=True):
         return
     raise _NotAgreed("Nothing was changed. Name these Services too, or agree with --prune.")
@@ -198,12 +199,12 @@ def _list(names: tuple[str, ...]) -> str:
 
 def _print_reports(reports: list[RoundReport]) -> None:
     for report in reports:
-        click.echo(
+        print_text(
             f"{report.family.value}: {report.services} services, {report.changes} changes in"
             f" {report.batches} batches, {report.duration_seconds * 1000:.1f} ms"
         )
         if report.failure_text:
-            click.echo(f"Error: {report.family.value}: {report.failure_text}", err=True)
+            print_text(f"Error: {report.family.value}: {report.failure_text}", err=True)
     if any(not report.is_success for report in reports):
         sys.exit(FAILED)
 
@@ -220,9 +221,9 @@ def cleanup(modes: tuple[str, ...]) -> None:
     _use_sentences()
     _check_daemons(is_allowed=True)
     asyncio.run(clean_up(modes or mode_names()))
-    click.echo("Removed what was ours; nothing else was touched.")
+    print_text("Removed what was ours; nothing else was touched.")
     for text in asyncio.run(remains()):
-        click.echo(f"Stays: {text}.")
+        print_text(f"Stays: {text}.")
 
 
 def offline_request(

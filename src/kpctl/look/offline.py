@@ -128,6 +128,7 @@ def node_facts_by_family(
                 pod_cidrs=pod_cidrs,
                 node_port_addresses=expanded,
                 allows_external_ips=settings.gates.enabled("AllowServiceExternalIPs"),
+                limits=startup.limits_of(settings.extensions),
             ),
             addresses=tuple(a for a in known if family_of(a) is family),
         )

@@ -16,6 +16,8 @@ from typing import TextIO
 
 import click
 
+from kubeproxy.go.quoting import harmless, printable_json
+
 FORMATS = ("table", "wide", "json", "yaml")
 
 
@@ -35,12 +37,24 @@ def print_data(data: object, form: str) -> None:
     if form == "json":
         import msgspec
 
-        click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2))
+        text = msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
+        click.echo(printable_json(text))
         return
     import yaml
 
     documents = data if isinstance(data, list) else [data]
-    click.echo(yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True), nl=False)
+    text = yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True)
+    if not text.replace("\n", "").isprintable():
+        text = yaml.safe_dump_all(documents, sort_keys=False)  # escapes all but ASCII
+    click.echo(text, nl=False)
+
+
+def print_text(text: str, *, nl: bool = True, err: bool = False) -> None:
+    """Print lines for people. What would be a command to a terminal is shown as an escape.
+
+    Names, reasons and messages come from objects, other processes and an API server.
+    """
+    click.echo(harmless(text), nl=nl, err=err)
 
 
 def print_table(
@@ -48,6 +62,7 @@ def print_table(
 ) -> None:
     """Print rows of cells. A cell may hold several lines in a terminal; a pipe joins them."""
     stream = stream or sys.stdout
+    rows = [[harmless(cell) for cell in row] for row in rows]
     if width := columns(stream):
         if _table_width(headings, rows) <= width:
             _print_framed(headings, rows, stream)
@@ -62,7 +77,8 @@ def print_paragraphs(paragraphs: Iterable[tuple[int, str]], stream: TextIO | Non
     """Print texts, each with its indent: wrapped in a terminal, else a line each."""
     stream = stream or sys.stdout
     width = columns(stream)
-    for indent, text in paragraphs:
+    for indent, given in paragraphs:
+        text = harmless(given)
         lines = wrapped(text, width, indent) if width else [f"{' ' * indent}{text}"]
         stream.writelines(f"{line}\n" for line in lines or [""])
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from kpctl.look.output import columns, wrapped
 from kpctl.look.planview import Row
+from kubeproxy.go.quoting import harmless
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,6 +24,7 @@ _NO_LIMIT = 100_000
 
 def print_rows(rows: Sequence[Row], stream: TextIO) -> None:
     """Write the rows in the form that suits the stream."""
+    rows = [_harmless(row) for row in rows]
     width = columns(stream)
     if not width:
         stream.write(table_text(rows, is_unicode=_is_unicode(stream)))
@@ -33,6 +35,16 @@ def print_rows(rows: Sequence[Row], stream: TextIO) -> None:
     from rich.console import Console
 
     Console(file=stream, width=width).print(_table(rows, is_unicode=_is_unicode(stream)))
+
+
+def _harmless(row: Row) -> Row:
+    return Row(
+        harmless(row.service),
+        tuple(map(harmless, row.places)),
+        row.fate,
+        tuple(map(harmless, row.targets)),
+        harmless(row.why),
+    )
 
 
 def table_text(rows: Sequence[Row], *, is_unicode: bool = True) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 
+from kubeproxy.go.quoting import harmless
 from kubeproxy.logs import Entry, stop_logging
 from kubeproxy.logs.handler import LogHandler
 
@@ -43,7 +44,9 @@ def format_sentence(entry: Entry) -> str:
     about = " ".join(filter(None, (values.pop("kind", ""), values.pop("name", ""))))
     details = ", ".join(filter(None, (about, *(f"{k} {v}" for k, v in values.items()))))
     subject = f"{entry.message} ({details})" if details else entry.message
-    return f"{label}: {subject}: {entry.error}\n" if entry.error else f"{label}: {subject}\n"
+    text = f"{label}: {subject}: {entry.error}" if entry.error else f"{label}: {subject}"
+    # Other lines than the first must not look like another sentence.
+    return harmless(text).replace("\n", "\n  ") + "\n"
 
 
 def _text(value: object) -> str:

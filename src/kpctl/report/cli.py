@@ -13,6 +13,7 @@ import click
 
 from kpctl.look.cli import end_if_rejected
 from kpctl.look.exits import NOT_FOUND, TROUBLE, epilog
+from kpctl.look.output import print_text
 from kpctl.snapshot.options import Place, about_a_proxy, output_option
 from kubeproxy.modes.registry import mode_names
 
@@ -119,7 +120,7 @@ def get(name: str, namespace: str, pod: str, place: Place, output: str) -> None:
         print_table(WIDE_HEADINGS if is_wide else HEADINGS, cells)
     else:
         asked = f" {target.text}" if target.text else ""
-        click.echo(f"No Service{asked} is served here; `kpctl explain` tells more.", err=True)
+        print_text(f"No Service{asked} is served here; `kpctl explain` tells more.", err=True)
     _end(snapshot, 0 if reports else NOT_FOUND)
 
 
@@ -266,10 +267,10 @@ def render(
         _print_data(lines, output)
     else:
         text = rendered(snapshot, family=family, only=only, has_scaffold=not no_scaffold)
-        click.echo(text, nl=False)
+        print_text(text, nl=False)
     is_absent = only is not None and only not in snapshot.names()
     if is_absent:
-        click.echo(f"Error: No Service {only} is served here.", err=True)
+        print_text(f"Error: No Service {only} is served here.", err=True)
     _end(snapshot, NOT_FOUND if is_absent else 0)
 
 

@@ -14,6 +14,7 @@ from kpctl.report.endpoints import EndpointReport
 from kpctl.snapshot.types import Snapshot
 from kubeproxy.facts.endpoint import PortKey, SliceFacts
 from kubeproxy.facts.ids import Family, ServiceName
+from kubeproxy.plan.findings import refused_addresses
 from kubeproxy.plan.types import ServicePlan
 
 MOST_NAMED = 5
@@ -23,15 +24,23 @@ MOST_NAMED = 5
 def why_no_endpoints(
     snapshot: Snapshot, family: Family, plan: ServicePlan, endpoints: tuple[EndpointReport, ...]
 ) -> tuple[str, ...]:
-    """Return nothing if there are endpoints that could answer."""
+    """Return nothing if there are endpoints that could answer and no address is refused."""
     if plan.has_endpoints:
-        return tuple(_not_local(snapshot, plan, endpoints))
+        return (*_refused(plan), *_not_local(snapshot, plan, endpoints))
     held = snapshot.held[family, plan.id.service]
     if not held.slices:
-        return tuple(_no_slices(snapshot, family, plan.id.service))
+        return (*_refused(plan), *_no_slices(snapshot, family, plan.id.service))
     if not endpoints:
-        return tuple(_no_match(PortKey(plan.id.port, plan.id.protocol), held.slices))
-    return tuple(_not_ready(snapshot, endpoints))
+        wanted = PortKey(plan.id.port, plan.id.protocol)
+        return (*_refused(plan), *_no_match(wanted, held.slices))
+    texts = {each.what for each in plan.excluded if each.is_refused}
+    others = tuple(e for e in endpoints if e.at not in texts)
+    return (*_refused(plan), *(_not_ready(snapshot, others) if others else ()))
+
+
+def _refused(plan: ServicePlan) -> Iterator[str]:
+    if found := refused_addresses([plan]):
+        yield f"this node refuses {found}"
 
 
 def _not_local(

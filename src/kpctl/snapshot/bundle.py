@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kpctl.look.moments import instant
+from kpctl.snapshot.answers import decode_answer
 from kpctl.snapshot.kernel_items import Data, decode_items, encode_items
 from kpctl.snapshot.live import snapshot_of
 from kpctl.snapshot.types import Snapshot
@@ -95,10 +96,9 @@ def read_bundle(path: Path) -> Snapshot:
         with gzip.open(path, "rb") as file:
             lines = iter(file)
             head = _check(path, next(lines, b""))
-            status = msgspec.json.decode(next(lines, b""), type=Status)
-            history = msgspec.json.decode(next(lines, b""), type=History)
-            decoder = msgspec.json.Decoder(KernelItems)
-            kernel = [decoder.decode(next(lines, b"")) for _ in range(head.kernel)]
+            status = decode_answer(next(lines, b""), Status)
+            history = decode_answer(next(lines, b""), History)
+            kernel = [decode_answer(next(lines, b""), KernelItems) for _ in range(head.kernel)]
             origin = f"{path}, of node {status.node} at {instant(status.now):%Y-%m-%d %H:%M:%S} UTC"
             return _with_kernel(snapshot_of(origin, status, history, _held(lines)), kernel)
     except (OSError, EOFError, KeyError, zlib.error, msgspec.DecodeError) as error:
@@ -115,7 +115,7 @@ def read_head(path: Path) -> Head:
 
 
 def _check(path: Path, line: bytes) -> Head:
-    head = msgspec.json.decode(line, type=Head)
+    head = decode_answer(line, Head)
     if head.bundle != VERSION:
         raise ProxyError(f"{path}: a bundle of version {head.bundle}, not {VERSION}")
     return head
@@ -132,5 +132,4 @@ def _with_kernel(snapshot: Snapshot, kernel: list[KernelItems]) -> Snapshot:
 
 
 def _held(lines: Iterator[bytes]) -> Iterator[Held]:
-    decoder = msgspec.json.Decoder(Held)
-    return (decoder.decode(line) for line in lines)
+    return (decode_answer(line, Held) for line in lines)

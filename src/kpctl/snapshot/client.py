@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from kpctl.look.exits import NOT_RUNNING
+from kpctl.snapshot.answers import decode_answer
 from kubeproxy.errors import ProxyError
 from kubeproxy.facts.ids import ServiceName
 from kubeproxy.go.text import format_os_error
@@ -107,7 +108,7 @@ class Client:
             text = body.decode(errors="replace").strip()
             raise ProxyError(f"{self.path}: {place}: {text or response.status}")
         try:
-            return msgspec.json.decode(body, type=answer)
+            return decode_answer(body, answer)
         except msgspec.DecodeError as error:
             raise ProxyError(
                 f"{self.path}: the answer is not understood ({error}); use the kpctl that came with"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kpctl.look.exits import epilog
+from kpctl.look.output import print_text
 from kpctl.snapshot.options import output_option
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _print(origin: str, mode: str, sample: Sample, output: str) -> None:
     if output in ("json", "yaml"):
         print_data(document(origin, mode, sample), output)
     else:
-        click.echo("\n".join(lines(origin, mode, sample)))
+        print_text("\n".join(lines(origin, mode, sample)))
 
 
 def _show_live(watch: Watch, interval: float) -> None:

@@ -11,6 +11,7 @@ import tty
 from collections.abc import Iterator, Sequence
 
 from kpctl.look.output import columns
+from kubeproxy.go.quoting import harmless
 
 _CLEAR = "\x1b[H\x1b[J"
 _OTHER_SCREEN, _BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -41,7 +42,7 @@ def rows_that_fit(other_lines: int) -> int:
 def draw(lines: Sequence[str]) -> None:
     """Show these lines, each cut to the width."""
     width = columns()
-    sys.stdout.write(_CLEAR + "\n".join(line[:width] for line in lines))
+    sys.stdout.write(_CLEAR + "\n".join(harmless(line)[:width] for line in lines))
     sys.stdout.flush()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kpctl.look.output import print_text
 from kpctl.snapshot.options import Place, about_a_proxy, output_option
 from kubeproxy.errors import ProxyError
 
@@ -121,7 +122,7 @@ def _print(lines: Iterable[str]) -> None:
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()) + 4)
         is_long = len(indent) < width < len(line)
-        click.echo(textwrap.fill(line, width, subsequent_indent=indent) if is_long else line)
+        print_text(textwrap.fill(line, width, subsequent_indent=indent) if is_long else line)
 
 
 def exit_code(comparison: Comparison) -> int:

@@ -8,6 +8,8 @@ both `Synced` before it acts.
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Sequence
 
 import msgspec
 
@@ -53,9 +55,15 @@ class ApiServerSource:
     """A `Source` fed by an API server. It uses one client for everything, as upstream does."""
 
     def __init__(
-        self, client: ApiClient, *, settings: ReflectorSettings = DEFAULTS, place: str = ""
+        self,
+        client: ApiClient,
+        *,
+        settings: ReflectorSettings = DEFAULTS,
+        place: str = "",
+        files: Sequence[str] = (),
     ) -> None:
         self.place = place
+        self.files = tuple(files)
         self._client = client
         self._settings = settings
         self._poster = ApiEventPoster(client)
@@ -77,7 +85,10 @@ class ApiServerSource:
         limits = ClientSettings(qps=options.qps, burst=options.burst)
         client = connect(found.access, observer=observer, settings=limits)
         settings = ReflectorSettings(streams=options.streams)
-        return cls(client, settings=settings, place=found.access.server)
+        files = found.access.files
+        if found.access.plugin is not None and (home := os.environ.get("HOME")):
+            files += (home,)  # where plugins keep tokens
+        return cls(client, settings=settings, place=found.access.server, files=files)
 
     @property
     def needs_node(self) -> bool:

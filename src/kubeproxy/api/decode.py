@@ -20,12 +20,15 @@ from kubeproxy.facts.address import family_of, is_zero_cidr, parse_cidr, parse_i
 from kubeproxy.facts.endpoint import NO_HINTS, Endpoint, PortKey, SliceFacts
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
 from kubeproxy.facts.service import DEFAULT_AFFINITY_SECONDS, PortFacts, ServiceFacts
+from kubeproxy.go.quoting import quote
 
 LONGEST_NAME = 253
 """The API's limit for a name. Labels and chain comments are made from names."""
 
-_NAME = re.compile(r"[!#-&(-.0-\[\]-~]+")
-"""Printable, no quotes, slashes or spaces: names end up in rule comments, chain names and logs."""
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+"""A little more than any API server accepts as the name of a Service, a namespace or a slice. Names
+end up in rule comments, in names of sets, in labels and in logs, and are read back from some: one
+with a colon would be taken for another one with a port."""
 
 _UNSPECIFIED = frozenset(family.wildcard for family in Family)
 _PROTOCOLS = {protocol.value: protocol for protocol in Protocol}
@@ -215,8 +218,8 @@ def _load_balancer_ips(
     for entry in ingress:
         if entry.ip and entry.ip_mode not in (None, "VIP"):
             ignored.append(
-                f"load balancer IP {entry.ip[:80]} is not used:"
-                f" its ipMode is {(entry.ip_mode or '')[:80]}"
+                f"load balancer IP {_spelled(entry.ip)} is not used:"
+                f" its ipMode is {_spelled(entry.ip_mode or '')}"
             )
         elif entry.ip:
             usable.append(entry.ip)
@@ -334,7 +337,7 @@ def _endpoint(endpoint: objects.SliceEndpoint, address: str, port: int, node_nam
     conditions = endpoint.conditions or _NO_CONDITIONS
     hints = endpoint.hints
     # Node names repeat for every endpoint of a node: keep one copy.
-    where = sys.intern(endpoint.node_name or "")
+    where = _spelled(endpoint.node_name) if endpoint.node_name else ""
     return Endpoint(
         address=address,
         port=port,
@@ -354,7 +357,19 @@ def _hint_set(hints: Iterable[objects.Hint] | None) -> frozenset[str]:
 
 @lru_cache(maxsize=1024)
 def _shared_set(names: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(names)
+    return frozenset(map(_spelled, names))
+
+
+@lru_cache(maxsize=16384)
+def _spelled(text: str) -> str:
+    """Return a name that is only compared and shown, as one line for people.
+
+    The API server allows nothing else. Such a name equals no name that exists, so its spelling
+    changes no decision.
+    """
+    if text.isprintable() and len(text) <= LONGEST_NAME:
+        return sys.intern(text)
+    return quote(text[:80])
 
 
 def _trigger_time(
@@ -406,7 +421,8 @@ def decode_pod_cidrs(node: objects.Node) -> tuple[str, ...]:
 
 def decode_zone(node: objects.Node) -> str:
     """Return the zone that the Node is in, or an empty text."""
-    return (node.metadata.labels and node.metadata.labels.zone) or ""
+    zone = (node.metadata.labels and node.metadata.labels.zone) or ""
+    return _spelled(zone) if zone else ""
 
 
 def is_eligible_node(node: objects.Node | None) -> bool:

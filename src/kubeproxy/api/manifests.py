@@ -98,6 +98,10 @@ class ManifestSource:
         return None
 
     @property
+    def files(self) -> tuple[str, ...]:
+        return (str(self._path),)
+
+    @property
     def place(self) -> str:
         return str(self._path)
 

@@ -114,6 +114,10 @@ class Source(Protocol):
     def place(self) -> str:
         """Where objects come from, for people: an address or a path."""
 
+    @property
+    def files(self) -> Sequence[str]:
+        """Files and folders that are used again while it runs."""
+
     def collections(self) -> Sequence[CollectionState]:
         """Whether changes are seen now, collection by collection."""
 

@@ -178,8 +178,13 @@ EXTENSION_FLAGS = (
     _flag("xtables-lock-timeout", kinds.DURATION, EXTENSIONS, "How long to wait for another program that holds the iptables lock.", default=_seconds(5), with_config=True),
     _flag("iptables-variant", kinds.IPTABLES_VARIANT, EXTENSIONS, "Which iptables to program: 'nft', 'legacy', or 'auto' for the one the node uses: that with the kubelet's hint chain, else that with more rules, else the default.", default="auto", with_config=True),
     _flag("inspection-socket", kinds.STRING, EXTENSIONS, "The Unix socket on which kpctl asks this process what it does, readable by its own user only; empty: none.", default="/run/kube-proxy/kube-proxy.sock", with_config=True),
-    _flag("service-events", kinds.BOOL, EXTENSIONS, "Record Kubernetes events on Services about what this node does with them: no local endpoint, topology hints ignored, an address that two Services claim.", with_config=True),
+    _flag("service-events", kinds.BOOL, EXTENSIONS, "Record Kubernetes events on Services about what this node does with them: no local endpoint, topology hints ignored, an address that two Services claim, addresses that are refused.", with_config=True),
     _flag("service-metrics", kinds.SERIES, EXTENSIONS, "Count connections, bytes and refused packets per Service with series of their own for the first so many Services that have traffic; the others count together. Connections come from conntrack events; for refused packets nftables and ipvs mode have sets with counters then. 0: count nothing.", default=0, with_config=True),
+    _flag("keep-privileges", kinds.BOOL, EXTENSIONS, "Keep all privileges after the start. By default the process gives up every capability its mode does not need, sets no_new_privs, and refuses itself system calls that no proxy needs.", with_config=True),
+    _flag("endpoint-cidrs", kinds.CIDRS, EXTENSIONS, "Use only endpoints within these networks, of pods and of everything else that is to be reached through a Service, such as the API server; others are refused. Empty: all.", with_config=True),
+    _flag("external-ip-cidrs", kinds.CIDRS, EXTENSIONS, "Serve only external IPs of Services within these networks; others are refused. Empty: all.", with_config=True),
+    _flag("load-balancer-cidrs", kinds.CIDRS, EXTENSIONS, "Serve only load balancer addresses of Services within these networks; others are refused. Empty: all.", with_config=True),
+    _flag("refused-node-ports", kinds.PORTS, EXTENSIONS, "Ports of this node's own addresses, or ranges of them, that are refused as endpoints, such as 10250,2379-2380.", with_config=True),
     _flag("config-restart-jitter", kinds.DURATION, EXTENSIONS, "The longest delay between a change of the configuration file and the restart it causes. Each proxy chooses its own at random, so that not all restart at once.", default=_seconds(30), with_config=True),
 )
 # fmt: on
@@ -221,6 +226,12 @@ class Extensions(msgspec.Struct, frozen=True):
         value = self._value(name)
         assert isinstance(value, int), name
         return value
+
+    def items(self, name: str) -> tuple[str, ...]:
+        """The values of a flag that holds a list."""
+        value = self._value(name)
+        assert isinstance(value, tuple), name
+        return tuple(map(str, value))
 
     def is_on(self, name: str) -> bool:
         """The value of a flag that is on or off."""

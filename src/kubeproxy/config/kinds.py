@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from kubeproxy.config.types import VModuleItem
-from kubeproxy.facts.address import parse_ip
+from kubeproxy.facts.address import parse_cidr, parse_ip
 from kubeproxy.go.csv import format_record, parse_record
 from kubeproxy.go.duration import Duration, format_duration, parse_duration
 from kubeproxy.go.floats import format_general, parse_float32
@@ -99,7 +99,11 @@ def _parse_endpoint(text: str) -> Value:
 def _parse_list(text: str, earlier: Value | None) -> Value:
     """Parse comma-separated texts with CSV quoting. A repeated flag appends."""
     head = earlier if isinstance(earlier, tuple) else ()
-    return tuple(str(item) for item in head) + (parse_record(text) if text else ())
+    return tuple(str(item) for item in head) + _parse_items(text)
+
+
+def _parse_items(text: str) -> tuple[str, ...]:
+    return parse_record(text) if text else ()
 
 
 def _format_list(value: Value) -> str:
@@ -194,6 +198,36 @@ def _parse_port_range(text: str) -> Value:
     return text
 
 
+def _parse_cidrs(text: str, earlier: Value | None) -> Value:
+    """Accept comma-separated networks. A repeated flag appends."""
+    for item in _parse_items(text):
+        if parse_cidr(item.strip()) is None:
+            raise ValueError(f"{quote(item)} is not a valid CIDR")
+    return _parse_list(text, earlier)
+
+
+def _format_items(value: Value) -> str:
+    """Format as it is given, without the brackets that upstream's lists are shown with."""
+    assert isinstance(value, tuple)
+    return format_record(tuple(map(str, value))) if value else ""
+
+
+def port_range(text: str) -> tuple[int, int]:
+    """Return the first and the last of `port` or `from-to`. Raises ValueError."""
+    match = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", text.strip())
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 0 < first <= last <= 65535:
+        raise ValueError(f"{quote(text)} is not a port or a range of ports, such as 2379-2380")
+    return first, last
+
+
+def _parse_ports(text: str, earlier: Value | None) -> Value:
+    """Accept comma-separated ports and ranges. A repeated flag appends."""
+    for item in _parse_items(text):
+        port_range(item)
+    return _parse_list(text, earlier)
+
+
 def _parse_iptables_variant(text: str) -> Value:
     if text not in ("auto", "nft", "legacy"):
         raise ValueError(f"{quote(text)} is not a variant of iptables: use auto, nft or legacy")
@@ -211,6 +245,8 @@ DURATION = FlagKind("duration", Duration(0), _ignoring_earlier(parse_duration), 
 ADDRESS = FlagKind("ip", "", _ignoring_earlier(_parse_address), str)
 ENDPOINT = FlagKind("ipport", "", _ignoring_earlier(_parse_endpoint), str)
 STRINGS = FlagKind("strings", (), _parse_list, _format_list)
+CIDRS = FlagKind("cidrs", (), _parse_cidrs, _format_items)
+PORTS = FlagKind("ports", (), _parse_ports, _format_items)
 BOOL_MAP = FlagKind("mapStringBool", {}, _parse_bool_map, _format_bool_map)
 QUANTITY = FlagKind("quantity", Quantity(), _ignoring_earlier(parse_quantity), str)
 VMODULE = FlagKind("pattern=N,...", (), _parse_vmodule, _format_vmodule)

@@ -107,8 +107,17 @@ def is_ipv6_link_local(address: str) -> bool:
 
 def contains(cidr: str, address: str) -> bool:
     """Does the canonical network contain the canonical address of the same family?"""
+    size, shift, prefix = _prefix_of(cidr)
+    raw = pack_address(address)
+    return len(raw) == size and int.from_bytes(raw, "big") >> shift == prefix
+
+
+@lru_cache(maxsize=1024)
+def _prefix_of(cidr: str) -> tuple[int, int, int]:
+    """The bytes of an address, the bits behind the network's prefix, and that prefix."""
     network = ipaddress.ip_network(cidr)
-    return family_of(cidr) is family_of(address) and ipaddress.ip_address(address) in network
+    shift = network.max_prefixlen - network.prefixlen
+    return network.max_prefixlen // 8, shift, int(network.network_address) >> shift
 
 
 def contained_in_any(address: str, cidrs: Iterable[str]) -> bool:

@@ -16,6 +16,7 @@ from kubeproxy.facts.address import (
     is_zero_cidr,
 )
 from kubeproxy.facts.ids import Family
+from kubeproxy.facts.limits import NO_LIMITS, Limits
 
 SERVICE_LINK = "kube-ipvs0"
 """The dummy link to which ipvs mode binds service addresses. They are never the node's, not even
@@ -61,6 +62,7 @@ class NodeFacts(Struct, frozen=True, omit_defaults=True):
     masquerade_all: bool = False
     allows_external_ips: bool = True
     is_large_cluster: bool = False
+    limits: Limits = NO_LIMITS
 
     @property
     def node_ports_match_all(self) -> bool:
@@ -105,5 +107,9 @@ def node_port_cidrs_of(family: Family, cidrs: tuple[str, ...]) -> tuple[str, ...
 
 
 def planning_facts(node: NodeFacts) -> NodeFacts:
-    """What planning reads of the node: without host addresses, service networks, cluster size."""
-    return replace(node, addresses=(), service_cidrs=(), is_large_cluster=False)
+    """What planning reads of the node: without service networks, cluster size, host addresses.
+
+    The latter matter if endpoints are compared with them. Then each new one is a new plan for all.
+    """
+    addresses = node.addresses if node.limits.refused_node_ports else ()
+    return replace(node, addresses=addresses, service_cidrs=(), is_large_cluster=False)

@@ -18,6 +18,28 @@ def quote(text: str) -> str:
     return '"' + "".join(map(_escape, text)) + '"'
 
 
+def harmless(text: str) -> str:
+    """Escape what would move a terminal's cursor or is no character, but keep lines and tabs."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else quote(c)[1:-1] for c in text)
+
+
+def printable_json(text: str) -> str:
+    """Escape in a JSON document what is not printable, but keep lines.
+
+    JSON itself demands it below 32 only. Terminals obey characters above 127, too.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else _utf16_escapes(c) for c in text)
+
+
+def _utf16_escapes(char: str) -> str:
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
+
+
 def _escape(char: str) -> str:
     if char in _ESCAPES:
         return _ESCAPES[char]

@@ -15,7 +15,7 @@ from enum import Enum
 
 import msgspec
 
-from kubeproxy.go.quoting import quote
+from kubeproxy.go.quoting import harmless, printable_json, quote
 
 _NO_CHARACTERS = re.compile("[\ud800-\udfff]")
 
@@ -59,7 +59,8 @@ def format_text(entry: Entry) -> str:
         f"{entry.process:7d} {entry.caller.rpartition('/')[2]}] "
     )
     if not entry.is_structured:
-        return f"{header}{_harmless(entry.message)}\n"
+        # Other lines than the first must not look like one of ours.
+        return f"{header}{harmless(entry.message)}".replace("\n", "\n\t") + "\n"
     pairs = "".join(f" {key}={_text_value(value)}" for key, value in _pairs(entry).items())
     return f"{header}{quote(entry.message)}{pairs}\n"
 
@@ -77,18 +78,15 @@ def _text_value(value: object) -> str:
 
 def _indented(text: str) -> str:
     """Keep several lines readable as klog does: each on its own line, between `<` and `>`."""
-    lines = _harmless(text).removesuffix("\n").split("\n")
+    lines = harmless(text).removesuffix("\n").split("\n")
     return "<\n" + "".join(f"\t{line}\n" for line in lines) + " >"
 
 
-def _harmless(text: str) -> str:
-    """Escape what would move a terminal's cursor or is no character, but keep lines and tabs."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else quote(c)[1:-1] for c in text)
-
-
 def _json(value: object) -> str:
+    return printable_json(_json_text(value))
+
+
+def _json_text(value: object) -> str:
     try:
         return msgspec.json.encode(value, enc_hook=str).decode()
     except UnicodeEncodeError:  # a byte that is not UTF-8, as Python holds it

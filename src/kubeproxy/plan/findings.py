@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.plan.endpoints import HINTS_IGNORED, HINTS_INCOMPLETE
+from kubeproxy.plan.limits import REFUSED
 from kubeproxy.plan.types import Frontend, ServicePlan, Verdict
 
 _MOST_PLACES = 3
@@ -34,6 +35,27 @@ def _place(frontend: Frontend) -> str:
     if not frontend.address:
         return f"node port {frontend.port}"
     return join_host_port(frontend.address, frontend.port)
+
+
+def refused_addresses(plans: Sequence[ServicePlan]) -> str:
+    """Which endpoints and addresses a rule of this node about addresses refuses, and which rule."""
+    refused = [
+        f"{each.what} ({each.reason.removeprefix(REFUSED)})"
+        for plan in plans
+        for each in plan.excluded
+        if each.is_refused
+    ]
+    unique = list(dict.fromkeys(refused))
+    more = len(unique) - _MOST_PLACES
+    return ", ".join(unique[:_MOST_PLACES]) + (f" and {more} more" if more > 0 else "")
+
+
+def is_refused_here(plans: Sequence[ServicePlan]) -> bool:
+    """Is this node one of few that should report it, with an endpoint or a port of its own?"""
+    return any(
+        plan.hairpin or any(each.is_here for each in plan.excluded if each.is_refused)
+        for plan in plans
+    )
 
 
 def ignored_hints(plans: Sequence[ServicePlan]) -> str:

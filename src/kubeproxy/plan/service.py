@@ -16,6 +16,7 @@ from kubeproxy.facts.ids import Protocol
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.service import PortFacts, ServiceFacts
 from kubeproxy.plan.endpoints import Choice, choose_endpoints, excluded_endpoints
+from kubeproxy.plan.limits import admit_addresses, admit_endpoints
 from kubeproxy.plan.types import (
     Excluded,
     Frontend,
@@ -45,6 +46,8 @@ def _plan_port(
     service: ServiceFacts, port: PortFacts, endpoints: tuple[Endpoint, ...], node: NodeFacts
 ) -> ServicePlan:
     accessible = _is_externally_accessible(service, port)
+    endpoints, refused = admit_endpoints(endpoints, node)
+    outside = _outside_addresses(service, node)
     uses_cluster = not service.is_internal_policy_local or accessible
     uses_local = service.is_internal_policy_local or (
         service.is_external_policy_local and accessible
@@ -66,7 +69,7 @@ def _plan_port(
         local=choice.local,
         reachable=choice.reachable,
         has_endpoints=choice.has_endpoints,
-        frontends=tuple(_frontends(service, port, choice, node)),
+        frontends=tuple(_frontends(service, port, choice, node, outside)),
         affinity_seconds=service.affinity_seconds,
         is_internal_policy_local=service.is_internal_policy_local,
         is_external_policy_local=service.is_external_policy_local,
@@ -78,7 +81,7 @@ def _plan_port(
         lingering=lingering,
         endpoint_count=len(endpoints),
         hairpin=tuple(e for e in endpoints if e.is_local),
-        excluded=(*excluded_endpoints(endpoints, choice), *_unused_addresses(service, node)),
+        excluded=(*refused, *excluded_endpoints(endpoints, choice), *outside.excluded),
         notes=(*choice.notes, *service.ignored),
     )
 
@@ -101,22 +104,41 @@ def _is_externally_accessible(service: ServiceFacts, port: PortFacts) -> bool:
     return bool(port.node_port or service.load_balancer_ips or service.external_ips)
 
 
-def _unused_addresses(service: ServiceFacts, node: NodeFacts) -> tuple[Excluded, ...]:
-    if node.allows_external_ips:
-        return ()
-    return tuple(Excluded(address, GATE_OFF) for address in service.external_ips)
+class _OutsideAddresses(Struct, frozen=True, gc=False):
+    """The addresses of a Service that are served for the outside, and those that are not."""
+
+    external_ips: tuple[str, ...]
+    load_balancer_ips: tuple[str, ...]
+    excluded: tuple[Excluded, ...]
+
+
+def _outside_addresses(service: ServiceFacts, node: NodeFacts) -> _OutsideAddresses:
+    limits = node.limits
+    external, refused = admit_addresses(
+        service.external_ips, limits.external_ip_cidrs, "--external-ip-cidrs"
+    )
+    balanced, also_refused = admit_addresses(
+        service.load_balancer_ips, limits.load_balancer_cidrs, "--load-balancer-cidrs"
+    )
+    if not node.allows_external_ips:
+        external = ()
+        refused = tuple(Excluded(a, GATE_OFF) for a in service.external_ips)
+    return _OutsideAddresses(external, balanced, (*refused, *also_refused))
 
 
 def _frontends(
-    service: ServiceFacts, port: PortFacts, choice: Choice, node: NodeFacts
+    service: ServiceFacts,
+    port: PortFacts,
+    choice: Choice,
+    node: NodeFacts,
+    addresses: _OutsideAddresses,
 ) -> Iterator[Frontend]:
     yield _cluster_ip(service, port, choice, node)
     outside = _outside_policy(service, choice)
-    if node.allows_external_ips:
-        for address in service.external_ips:
-            yield outside.frontend(FrontendKind.EXTERNAL_IP, address, port.port)
-    vip_sources = _vip_sources(service, node)
-    for address in service.load_balancer_ips:
+    for address in addresses.external_ips:
+        yield outside.frontend(FrontendKind.EXTERNAL_IP, address, port.port)
+    vip_sources = _vip_sources(service, node, addresses.load_balancer_ips)
+    for address in addresses.load_balancer_ips:
         yield outside.frontend(
             FrontendKind.LOAD_BALANCER,
             address,
@@ -200,8 +222,10 @@ def _outside_policy(service: ServiceFacts, choice: Choice) -> _OutsidePolicy:
     return _OutsidePolicy(verdict, reason, is_local, is_local and choice.has_endpoints)
 
 
-def _vip_sources(service: ServiceFacts, node: NodeFacts) -> tuple[str, ...]:
+def _vip_sources(
+    service: ServiceFacts, node: NodeFacts, load_balancer_ips: tuple[str, ...]
+) -> tuple[str, ...]:
     """A node within the ranges reaches a VIP with the VIP itself as source address."""
     if service.source_ranges and contained_in_any(node.ip, service.source_ranges):
-        return service.load_balancer_ips
+        return load_balancer_ips
     return ()

@@ -93,6 +93,10 @@ class Excluded(Struct, frozen=True, gc=False):
 
     what: str
     reason: str
+    is_refused: bool = False
+    """By a rule of this node about addresses, and not for lack of use?"""
+    is_here: bool = False
+    """Is it a refused endpoint of this node, by its node name?"""
 
 
 class ServicePlan(Struct, frozen=True, gc=False):

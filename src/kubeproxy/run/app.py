@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from traceback import extract_tb
 
@@ -19,15 +20,18 @@ from kubeproxy.config.command import Settings
 from kubeproxy.config.write import write_config
 from kubeproxy.errors import ConfigError, KernelError
 from kubeproxy.go.text import format_os_error
+from kubeproxy.kernel.capabilities import read_capabilities
 from kubeproxy.logs import get_logger, stop_logging
 from kubeproxy.logs.limit import LogLimit
 from kubeproxy.modes.base import AnyMode
 from kubeproxy.modes.registry import load_mode, mode_names
+from kubeproxy.run.confinement import confine
 from kubeproxy.run.notify import take_notifier
 from kubeproxy.run.prepare import prepare
 from kubeproxy.run.presence import announced
-from kubeproxy.run.privileges import read_capabilities, require_privileges
+from kubeproxy.run.privileges import require_privileges
 from kubeproxy.run.serving import Proxy
+from kubeproxy.run.workers import Workers
 from kubeproxy.status.api_client import MetricObserver
 from kubeproxy.status.metrics import Metrics
 from kubeproxy.sync.clock import SystemClock
@@ -72,12 +76,14 @@ def report_exception(_: asyncio.AbstractEventLoop, context: Mapping[str, object]
 
 async def run(settings: Settings) -> None:
     """Run one invocation. Return for exit code 0, raise ProxyError for 1."""
+    workers = Workers()
+    asyncio.get_running_loop().set_default_executor(workers)
     if settings.write_config_to:
         _write_config(settings)
     elif settings.cleanup:
         await clean_up(mode_names())
     else:
-        await _run_mode(settings, load_mode(settings.config.mode))
+        await _run_mode(settings, load_mode(settings.config.mode), workers)
 
 
 def _write_config(settings: Settings) -> None:
@@ -101,7 +107,7 @@ async def clean_up(modes: tuple[str, ...]) -> None:
         raise KernelError("encountered an error while tearing down rules")
 
 
-async def _run_mode(settings: Settings, mode: AnyMode) -> None:
+async def _run_mode(settings: Settings, mode: AnyMode, workers: Workers) -> None:
     logger.info("Starting", distribution=DISTRIBUTION, version=settings.version, mode=mode.name)
     # First what can be wrong without having touched anything.
     require_privileges(mode.name, read_capabilities())
@@ -118,6 +124,9 @@ async def _run_mode(settings: Settings, mode: AnyMode) -> None:
             return
         logger.info("Version info", version=settings.version)
         _adjust_oom_score(settings.config.oom_score_adj)
+        if not settings.extensions.is_on("keep-privileges"):
+            files = (*source.files, *_files(settings))
+            await confine(mode.name, files=files, workers=workers, logs=settings.log_options)
         proxy = Proxy(
             settings,
             mode,
@@ -131,6 +140,15 @@ async def _run_mode(settings: Settings, mode: AnyMode) -> None:
             await proxy.run()
     finally:
         await source.close()
+
+
+def _files(settings: Settings) -> Iterator[str]:
+    """Yield the files and folders that are used later, besides those of the source."""
+    yield from (sys.executable, __file__)  # modules that are imported late, and the carrier's
+    if settings.config_file:
+        yield settings.config_file
+    if place := settings.extensions.text("inspection-socket"):
+        yield str(Path(place).parent)
 
 
 async def remove_leftovers(mode: AnyMode) -> None:

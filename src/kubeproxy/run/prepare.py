@@ -85,6 +85,7 @@ async def prepare(settings: Settings, mode: AnyMode, source: Source) -> Prepared
             pod_cidrs=pod_cidrs,
             node_port_addresses=addresses,
             allows_external_ips=settings.gates.enabled("AllowServiceExternalIPs"),
+            limits=startup.limits_of(settings.extensions),
             zone=decode_zone(node) if node else "",
         )
         for family in families

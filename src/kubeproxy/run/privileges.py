@@ -9,23 +9,19 @@ this: they are the matter of `--init-only`.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from msgspec import Struct
 
 from kubeproxy.errors import Unsupported
+from kubeproxy.kernel.capabilities import BITS, Capabilities
 from kubeproxy.logs import get_logger
 
 logger = get_logger(__name__)
-
-_STATUS = Path("/proc/self/status")
 
 
 class Need(Struct, frozen=True):
     """A capability, the modes that use it, and what does not work without it."""
 
     name: str
-    bit: int
     modes: tuple[str, ...]
     without: str
     is_required: bool = False
@@ -33,29 +29,28 @@ class Need(Struct, frozen=True):
 
 _TOOLS = ("iptables", "ipvs", "userspace")
 NEEDS = (
-    Need("NET_ADMIN", 12, ("nftables", *_TOOLS), "nothing can be programmed", is_required=True),
-    Need("NET_RAW", 13, _TOOLS, "iptables-legacy cannot be used (iptables-nft can)"),
-    Need("NET_BIND_SERVICE", 10, ("userspace",), "ports below 1024 of the node are not served"),
+    Need("NET_ADMIN", ("nftables", *_TOOLS), "nothing can be programmed", is_required=True),
+    Need("NET_RAW", _TOOLS, "iptables-legacy cannot be used (iptables-nft can)"),
+    Need("NET_BIND_SERVICE", ("userspace",), "ports below 1024 of the node are not served"),
 )
 
 
-def missing_privileges(mode: str, effective: int) -> tuple[Need, ...]:
-    """Return what a mode may need and the set of effective capabilities has not."""
-    return tuple(need for need in NEEDS if mode in need.modes and not effective >> need.bit & 1)
+def needed_capabilities(mode: str) -> tuple[str, ...]:
+    """Return the names of what a mode may need once it runs."""
+    return tuple(need.name for need in NEEDS if mode in need.modes)
 
 
-def read_capabilities(status: Path = _STATUS) -> int:
-    """Return the set of effective capabilities of this process; all where it cannot be read."""
-    try:
-        lines = status.read_text().splitlines()
-        return next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
-    except (OSError, ValueError, IndexError, StopIteration):
-        return -1
+def missing_privileges(mode: str, held: Capabilities | None) -> tuple[Need, ...]:
+    """Return what a mode may need and the process has not. Unknown capabilities count as held."""
+    effective = -1 if held is None else held.effective
+    return tuple(
+        need for need in NEEDS if mode in need.modes and not effective >> BITS[need.name] & 1
+    )
 
 
-def require_privileges(mode: str, effective: int) -> None:
+def require_privileges(mode: str, held: Capabilities | None) -> None:
     """Raise Unsupported without a required capability. Log others that are missing."""
-    for need in missing_privileges(mode, effective):
+    for need in missing_privileges(mode, held):
         if need.is_required:
             raise Unsupported(
                 f"the capability CAP_{need.name} is missing, without it {need.without}: run as "

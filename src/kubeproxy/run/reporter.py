@@ -90,7 +90,8 @@ class Reporter:
 
     def flows_cleaned(self, report: FlowReport) -> None:
         self._metrics.observe_flows(report)
-        self._journal.flows_cleaned(report)
+        if self._journal is not None:
+            self._journal.flows_cleaned(report)
         family = report.family.value
         if report.error and self._flow_log.is_due(report.error):
             logger.error(report.error, "Failed to list conntrack entries", ipFamily=family)

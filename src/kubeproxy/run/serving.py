@@ -45,6 +45,7 @@ from kubeproxy.status.health_server import HEALTHZ_ROLE, health_handler
 from kubeproxy.status.http import HttpServer, ServeError
 from kubeproxy.status.metrics import Metrics
 from kubeproxy.status.metrics_server import METRICS_ROLE, metrics_handler
+from kubeproxy.status.refused_targets import RefusedTargets
 from kubeproxy.status.service_counters import ServiceCounters
 from kubeproxy.status.service_events import ServiceEvents
 from kubeproxy.status.service_health import ServiceHealth
@@ -132,7 +133,7 @@ class Proxy:
                 listener=self._reporter,
                 flows=self._flows[family],
                 times=_times(settings, mode),
-                plan_listener=service_events,
+                plan_listener=RefusedTargets(then=service_events),
             )
             for family, node in nodes.items()
         }

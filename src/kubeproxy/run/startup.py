@@ -12,10 +12,13 @@ from ipaddress import ip_address
 
 from msgspec import Struct
 
+from kubeproxy.config.flags import Extensions
+from kubeproxy.config.kinds import port_range
 from kubeproxy.config.types import KubeProxyConfiguration
 from kubeproxy.errors import ConfigError, Unsupported
 from kubeproxy.facts.address import canonical_cidrs, family_of, is_loopback, parse_ip
 from kubeproxy.facts.ids import Family
+from kubeproxy.facts.limits import NO_LIMITS, Limits
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts, node_port_cidrs_of
 from kubeproxy.go.hostport import split_host_port
 from kubeproxy.kernel.conntrack_sysctls import ConntrackSettings
@@ -144,6 +147,7 @@ def node_facts(
     pod_cidrs: Sequence[str],
     node_port_addresses: tuple[str, ...],
     allows_external_ips: bool,
+    limits: Limits = NO_LIMITS,
     zone: str = "",
 ) -> NodeFacts:
     """One family's view of the node, before the first event."""
@@ -155,7 +159,18 @@ def node_facts(
         node_port_cidrs=node_port_cidrs_of(family, node_port_addresses),
         masquerade_all=config.masquerade_all,
         allows_external_ips=allows_external_ips,
+        limits=limits,
         zone=zone,
+    )
+
+
+def limits_of(extensions: Extensions) -> Limits:
+    """What the flags allow as targets and as addresses of Services."""
+    return Limits(
+        endpoint_cidrs=canonical_cidrs(extensions.items("endpoint-cidrs")),
+        external_ip_cidrs=canonical_cidrs(extensions.items("external-ip-cidrs")),
+        load_balancer_cidrs=canonical_cidrs(extensions.items("load-balancer-cidrs")),
+        refused_node_ports=tuple(map(port_range, extensions.items("refused-node-ports"))),
     )
 
 

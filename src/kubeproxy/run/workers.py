@@ -8,6 +8,10 @@ on.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty
 
@@ -27,3 +31,18 @@ class Workers(ThreadPoolExecutor):
             self._work_queue.get_nowait().run()
         except Empty:
             return
+
+
+def wait_without_threads(loop: asyncio.AbstractEventLoop) -> None:
+    """Let the loop wait for programs by a descriptor, as Python 3.12 does by itself.
+
+    Otherwise each has a thread that waits for its end, and the carrier's keeps the capabilities of
+    the start. Linux before 5.3 has no such descriptor, and everything works with threads.
+    """
+    if sys.version_info >= (3, 12):
+        return
+    with contextlib.suppress(OSError):
+        os.close(os.pidfd_open(os.getpid()))
+        watcher = asyncio.PidfdChildWatcher()
+        watcher.attach_loop(loop)
+        asyncio.set_child_watcher(watcher)

@@ -83,6 +83,17 @@ EVENTS = (
         is_upstream=False,
     ),
     EventSpec(
+        "AddressRefused",
+        WARNING,
+        "Plan",
+        "Service",
+        "Endpoints or addresses of the Service are not used, because of what they are (loopback,"
+        " link-local, multicast) or because of a flag (--endpoint-cidrs, --external-ip-cidrs,"
+        " --load-balancer-cidrs, --refused-node-ports). Recorded by nodes with an endpoint of this"
+        " Service. Only with --service-events.",
+        is_upstream=False,
+    ),
+    EventSpec(
         "RulesRepaired",
         WARNING,
         "Repair",

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from kubeproxy.api.events import EventPoster
 from kubeproxy.errors import ProxyError
+from kubeproxy.go.quoting import harmless
 from kubeproxy.go.time import NANO
 from kubeproxy.logs import get_logger
 from kubeproxy.status.event_series import (
@@ -34,6 +35,15 @@ QUEUE_LENGTH = 1000
 MAX_TRIES = 12
 RETRY_SECONDS = 10.0
 RETRY_JITTER = 0.25
+
+
+_MOST_NOTE_BYTES = 1024
+"""The API server refuses an event with a longer note."""
+
+
+def _note(text: str) -> str:
+    """Return a note that is for reading: it may name processes and objects of others."""
+    return harmless(text).encode()[:_MOST_NOTE_BYTES].decode(errors="ignore")
 
 
 class Recorder:
@@ -64,7 +74,7 @@ class Recorder:
         self, regarding: Reference, *, type: str, reason: str, action: str, note: str = ""
     ) -> None:
         """Log an event that happened now, and queue it for delivery."""
-        event = Event(regarding, type, reason, action, note, self._now_ns())
+        event = Event(regarding, type, reason, action, _note(note), self._now_ns())
         _log(event)
         if self._poster is None:
             return

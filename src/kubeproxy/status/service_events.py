@@ -13,7 +13,12 @@ from collections.abc import Mapping
 from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.logs.limit import LogLimit
 from kubeproxy.plan.claims import Claims, Conflict
-from kubeproxy.plan.findings import ignored_hints, no_local_endpoints
+from kubeproxy.plan.findings import (
+    ignored_hints,
+    is_refused_here,
+    no_local_endpoints,
+    refused_addresses,
+)
 from kubeproxy.plan.types import ServicePlan
 from kubeproxy.status.event_series import NORMAL, WARNING, service_reference
 from kubeproxy.status.events import Recorder
@@ -57,6 +62,13 @@ class ServiceEvents:
         if note and not ignored_hints(before) and self._limit.is_due():
             self._recorder.record(
                 service, type=NORMAL, reason="HintsIgnored", action="Plan", note=note
+            )
+
+        note = refused_addresses(after)
+        is_new = bool(note) and note != refused_addresses(before)
+        if is_new and is_refused_here(after) and self._limit.is_due():
+            self._recorder.record(
+                service, type=WARNING, reason="AddressRefused", action="Plan", note=note
             )
 
     def _record_conflicts(self, pipeline: Pipeline, conflicts: list[Conflict]) -> None:

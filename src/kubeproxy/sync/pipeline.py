@@ -31,6 +31,7 @@ from kubeproxy.modes.base import (
     Owner,
 )
 from kubeproxy.plan.frontends import Frontends
+from kubeproxy.plan.limits import admit_endpoints
 from kubeproxy.plan.service import plan_service
 from kubeproxy.plan.types import ServicePlan
 from kubeproxy.sync.ledger import Ledger
@@ -257,7 +258,7 @@ class Pipeline:
             self._forget_health(facts.name)
             return
         self.health_check_ports[facts.name] = facts.health_check_node_port
-        self.local_ready[facts.name] = count_local_ready(endpoints)
+        self.local_ready[facts.name] = count_local_ready(endpoints, self._planning_node)
 
     def _forget_health(self, name: ServiceName) -> None:
         self.health_check_ports.pop(name, None)
@@ -285,11 +286,10 @@ def sink_accepts(sink: AnySink) -> Callable[[AnyItem], bool]:
     return lambda item: isinstance(item, sink.item_types)
 
 
-def count_local_ready(endpoints: Mapping[PortKey, tuple[Endpoint, ...]]) -> int:
-    """Distinct addresses of ready endpoints on this node, over all ports."""
-    return len(
-        {e.address for found in endpoints.values() for e in found if e.is_ready and e.is_local}
-    )
+def count_local_ready(endpoints: Mapping[PortKey, tuple[Endpoint, ...]], node: NodeFacts) -> int:
+    """Distinct addresses of ready endpoints on this node that may be targets, over all ports."""
+    admitted = (admit_endpoints(found, node)[0] for found in endpoints.values())
+    return len({e.address for found in admitted for e in found if e.is_ready and e.is_local})
 
 
 def _udp_changes(

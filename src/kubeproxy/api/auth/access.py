@@ -71,6 +71,13 @@ class Access(msgspec.Struct, frozen=True):
     disables_compression: bool = False
 
     @property
+    def files(self) -> tuple[str, ...]:
+        """The files that are read again, above all because they change."""
+        command = self.plugin.command if self.plugin else ""
+        names = (*self.tls.files, self.token_file, command if "/" in command else "")
+        return tuple(name for name in names if name)
+
+    @property
     def host(self) -> str:
         """Host and port, as the metrics label them."""
         return urlsplit(self.server).netloc

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from functools import lru_cache
 
 from msgspec import Struct
@@ -121,10 +122,14 @@ _LONGEST_BASE = 240
 """nft names have at most 256 characters, of which 16 are left for prefixes."""
 
 
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9/._-]")
+"""What nft does not read back as part of a name. No Kubernetes name has it, but an object may."""
+
+
 def base_name(name: str) -> str:
     """A name made unique by a hash and cut to what fits: upstream's spelling."""
     digest = base64.b32encode(hashlib.sha256(name.encode()).digest())[:8].decode()
-    base = f"{digest}-{name}"
+    base = f"{digest}-{_NOT_IN_NAMES.sub('_', name)}"
     return base if len(base) <= _LONGEST_BASE else base[: _LONGEST_BASE - 3] + "..."
 
 

@@ -28,12 +28,21 @@ def canonical_rule(line: str) -> str:
     """The common form of a rule line: words joined by a separator no rule contains.
 
     Runs over every rule in the kernel when that is compared with what is wanted, so plain words,
-    which are most, take the shortest way.
+    which are most, take the shortest way. A line that is no rule of a known form, such as half a
+    rule, is its own common form.
     """
+    words = _split(line)
+    try:
+        return _canonical(words)
+    except (StopIteration, ValueError):
+        return _SEPARATOR.join(words)
+
+
+def _canonical(split: list[str]) -> str:
     front = ["", "", "", "", ""]
     rest: list[str] = []
     negation = ""
-    words = iter(_split(line))
+    words = iter(split)
     for word in words:
         if word in _PLAIN or word[:1] not in _SPECIAL:
             rest.append(word)

@@ -23,7 +23,9 @@ class TableText(Struct, frozen=True):
     rules: Mapping[str, str] = {}
 
     def lines(self, chain: str) -> list[str]:
-        return self.rules.get(chain, "").splitlines()
+        # Not splitlines: a comment of another program may hold what that takes for a line's end.
+        text = self.rules.get(chain, "").removesuffix("\n")
+        return text.split("\n") if text else []
 
 
 def chain_line(chain: str, policy: str = USER_CHAIN) -> str:
@@ -48,7 +50,7 @@ def parse_save(text: str) -> tuple[TableText, ...]:
     policies: dict[str, str] = {}
     rules: dict[str, list[str]] = {}
     name = ""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         start = line[:1]
         if start == "-":
             rules.setdefault(_chain_of(line), []).append(line)

@@ -15,6 +15,7 @@ import socket
 import time
 from collections import deque
 
+from kubeproxy.kernel.confine import give_up_privileges
 from kubeproxy.modes.userspace.carrier.messages import (
     CloseListener,
     Command,
@@ -161,4 +162,5 @@ def main(arguments: list[str]) -> None:
     # Ctrl-C is meant for the proxy, which then closes the control socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(int(descriptor), False)
+    give_up_privileges(0)  # listeners come bound, and connecting needs no capability
     Carrier(socket.socket(fileno=int(descriptor)), float(idle_seconds)).run()
