@@ -98,11 +98,13 @@ test-kernel: packages programs
 
 # Every mode in kernels that operators run. KERNELS names packages of Debian, or .deb files where apt
 # has none: make test-kernels KERNELS="linux-image-amd64 /tmp/linux-image-5.10.0-35-amd64_….deb".
+# ARGUMENTS="-k 'nftables and drift'" runs a part. Results are kept, and docs/kernels.md is made of them.
 # KUBEPROXY_VARIANTS=all runs each flow in each family alone as well. Where the processor
 # cannot virtualise it takes an hour or more per kernel; `make test` has a short part.
 KERNELS ?=
 test-kernels: packages setup
-	$(if $(KERNELS),KUBEPROXY_KERNELS="$(KERNELS)") $(PYTEST) tests/kernels
+	$(if $(KERNELS),KUBEPROXY_KERNELS="$(KERNELS)") KUBEPROXY_KERNEL_RESULTS=docs/kernels.json \
+	  $(PYTEST) tests/kernels $(ARGUMENTS); code=$$?; $(BIN)/python -m scripts.docs && exit $$code
 
 test-api: packages programs
 	$(PYTEST) $(PARALLEL) -m api

@@ -12,6 +12,7 @@ from scripts.docs import man, reference
 from scripts.docs.cluster_picture import cluster_svg
 from scripts.docs.e2e import e2e_page
 from scripts.docs.inspection import inspection_page
+from scripts.docs.kernels import kernels_page, read_kernel_results
 from scripts.docs.learn import learn_pages
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -31,6 +32,7 @@ def generated() -> dict[str, str]:
         "man/kube-proxy.8": man.kube_proxy_page(kube_proxy()),
         "man/kpctl.8": man.kpctl_page(commands),
         "e2e.md": e2e_page(read_results(DOCS / "e2e.json")),
+        "kernels.md": kernels_page(read_kernel_results(DOCS / "kernels.json")),
         "learn/cluster.svg": cluster_svg(read_topology(None)),
         **{f"learn/{name}": text for name, text in learn_pages().items()},
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kpctl.kubernetes.results import Results, Run
+from kpctl.kubernetes.results import BY_DESIGN, Results, Run
 
 _MARKS = {"passed": "✔", "failed": "✘", "skipped": "–"}
 _HEAD = """# Upstream's end-to-end tests
@@ -49,9 +49,11 @@ def _failures(results: Results) -> str:
     for run in results.runs:
         for name, spec in sorted(run.specs.items()):
             if run.proxy == "ours" and spec.state == "failed":
+                by_design = BY_DESIGN.get(run.mode, {}).get(name)
+                reason = f"by design: {by_design}" if by_design else spec.reason
                 theirs = upstream.get((run.mode, name))
                 other = theirs.state if theirs else "not run"
-                rows.append(f"| {run.mode} | {_escape(name)} | {other} | {_escape(spec.reason)} |")
+                rows.append(f"| {run.mode} | {_escape(name)} | {other} | {_escape(reason)} |")
     if not rows:
         return "## Failures\n\nNone.\n"
     head = "| mode | spec | upstream's in the same place | why |"

@@ -63,6 +63,21 @@ def test_what_a_machine_writes_does_not_reach_the_host(tmp_path: Path) -> None:
     assert os.uname().nodename != "node-x"
 
 
+def test_a_network_that_the_host_removes_is_not_held_by_a_machine(tmp_path: Path) -> None:
+    """It would live on, with its devices, until the machine ends."""
+    name = f"kplab-test-{os.getpid()}"
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        machine = Machine("node", tmp_path / "node")
+        try:
+            seen = machine.run("cat", "/proc/self/mountinfo")
+        finally:
+            machine.close()
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
+    assert name not in seen
+
+
 def test_a_machine_that_is_closed_ends_its_programs(tmp_path: Path) -> None:
     machine = Machine("node", tmp_path / "node")
     program = machine.start("sleep", ["sleep", "1234"])

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 from scripts.docs.e2e import e2e_page
 
-from kpctl.kubernetes.results import Results, Run, Spec, read_reports, read_results, write_results
+from kpctl.kubernetes.results import (
+    BY_DESIGN,
+    Results,
+    Run,
+    Spec,
+    read_reports,
+    read_results,
+    write_results,
+)
 
 REPORT = """<testsuites><testsuite name="e2e">
 <testcase name="[BeforeSuite]" status="passed" time="1"/>
@@ -50,3 +59,12 @@ def test_the_page_attributes_a_failure_by_upstreams_result() -> None:
     page = e2e_page(results)
     assert r"| nftables | Services \[x\] fail | failed | no \| answer |" in page
     assert r"| Services \[x\] fail | ✘ |" in page
+
+
+def test_a_spec_that_cannot_hold_in_a_mode_is_no_failure_and_has_its_reason() -> None:
+    (name, reason), *_ = BY_DESIGN["userspace"].items()
+    specs = {name: Spec("failed", reason="no answer"), "Services": Spec("failed")}
+    run = msgspec.structs.replace(run_of(specs), mode="userspace")
+    assert set(run.failures()) == {"Services"}
+    assert set(run_of(specs).failures()) == {name, "Services"}
+    assert f"by design: {reason}" in e2e_page(Results([run]))

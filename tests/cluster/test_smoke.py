@@ -148,8 +148,7 @@ def test_a_proxy_that_is_killed_comes_back_and_no_connection_fails(
     """SIGKILL of its process: the rules stay, and the kubelet starts it again."""
     node = cluster.nodes[0]
     before = proxy_pods(cluster)[node.place.name]
-    pids = [int(pid) for pid in _proxy_processes(cluster, node.place.name)]
-    os.kill(pids[0], signal.SIGKILL)
+    os.kill(_proxy_process(cluster, node.place.name), signal.SIGKILL)
 
     def is_back() -> bool:
         now = proxy_pods(cluster)[node.place.name]
@@ -160,16 +159,24 @@ def test_a_proxy_that_is_killed_comes_back_and_no_connection_fails(
     assert load.count().failures == ()
 
 
-def _proxy_processes(cluster: Cluster, node: str) -> list[str]:
-    """Processes of kube-proxy's container on a node, by their numbers on the host."""
+def _proxy_process(cluster: Cluster, node: str) -> int:
+    """The first process of kube-proxy's container on a node, by its number on the host."""
     status = proxy_pods(cluster)[node]
     container = str(status["containerID"]).rpartition("/")[2]
-    (tasks,) = {
-        path.read_text()
-        for path in Path("/sys/fs/cgroup").glob(f"**/{container}/cgroup.procs")
-        if path.read_text()
-    }
-    return tasks.split()
+    lists = Path("/sys/fs/cgroup").glob(f"**/{container}/cgroup.procs")
+    # The proxy starts tools that may have ended by now.
+    pids = {int(pid) for path in lists for pid in path.read_text().split()}
+    (first,) = (pid for pid in pids if _number_inside(pid) == 1)
+    return first
+
+
+def _number_inside(pid: int) -> int:
+    """The number by which its own container knows a process. 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[-1]) for line in lines if line.startswith("NSpid:")), 0)
 
 
 def test_programs_are_swapped_there_and_back_under_load(cluster: Cluster) -> None:

@@ -1,16 +1,19 @@
 """Kernels that operators run, each booted once for all its tests.
 
 KUBEPROXY_KERNELS names them: packages of Debian, or .deb files (`make test-kernels KERNELS=…`).
-What cannot be had is skipped, with the reason.
+What cannot be had is skipped, with the reason. KUBEPROXY_KERNEL_RESULTS names a file that keeps
+results.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from scripts.docs.kernels import Outcome, read_kernel_results, write_kernel_results
 
 from kpctl.places.debian_kernel import NoKernel, find_kernel
 from kpctl.places.qemu import EmulatedKernel, missing
@@ -37,3 +40,48 @@ def boot(name: str) -> Iterator[EmulatedKernel]:
 def kernel(request: pytest.FixtureRequest) -> Iterator[EmulatedKernel]:
     """One of the kernels."""
     yield from boot(request.param)
+
+
+PARTS = {
+    "test_flow_holds": "flows",
+    "test_a_missing_module_is_named": "modules",
+    "test_rules_that_another_program_removed_come_back": "drift",
+    "test_every_mode_takes_over_from_every_other": "switches",
+    "test_the_kernel_holds_what_upstream_left": "golden",
+    "test_the_image_serves": "image",
+    "test_the_unit_under_systemd": "unit",
+}
+"""Which tests are kept under which name."""
+_MODE_OF_PART = {"golden": "ipvs", "switches": "all"}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep the outcome of a test in the file that is named, if one is."""
+    report = yield
+    file = os.environ.get("KUBEPROXY_KERNEL_RESULTS")
+    if file and report.when == "call" and isinstance(item, pytest.Function):
+        _keep(Path(file), item, report)
+    return report
+
+
+def _keep(file: Path, item: pytest.Function, report: pytest.TestReport) -> None:
+    part = PARTS.get(item.originalname)
+    if part is None or report.skipped:
+        return
+    results = read_kernel_results(file)
+    values = item.callspec.params if hasattr(item, "callspec") else {}
+    outcome = Outcome(report.outcome, f"{datetime.now(UTC):%Y-%m-%d}")
+    mode = str(values.get("mode", _MODE_OF_PART.get(part)))
+    name = str(values.get("key") or values.get("name") or part)
+    results.put(_release(item), part, mode, name, outcome)
+    write_kernel_results(file, results)
+
+
+def _release(item: pytest.Function) -> str:
+    booted = (item.funcargs.get(name) for name in ("kernel", "fresh"))
+    return next(
+        (found.kernel.release for found in booted if isinstance(found, EmulatedKernel)), "unknown"
+    )

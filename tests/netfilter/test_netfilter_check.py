@@ -15,5 +15,10 @@ def test_every_missing_extension_is_named_once() -> None:
     )
 
 
+def test_modules_that_have_another_name_are_named_by_it() -> None:
+    messages = WARNING.format("DNAT") + WARNING.format("MARK")
+    assert missing_extensions(messages).endswith("load the kernel modules xt_nat, xt_mark")
+
+
 def test_other_messages_name_nothing() -> None:
     assert not missing_extensions("# Warning: iptables-legacy tables present\n")

@@ -362,8 +362,9 @@ def test_recent_kernels_are_accepted(release: str) -> None:
 
 @pytest.mark.parametrize("release", ["5.12.19", "4.19.0-27-amd64", "unknown"])
 def test_old_kernels_are_refused_in_upstreams_words(release: str) -> None:
-    with pytest.raises(Unsupported, match=r"requires kernel 5\.13 or later"):
+    with pytest.raises(Unsupported, match=r"requires kernel 5\.13 or later") as refusal:
         require_kernel(release)
+    assert f"this one is {release}: use --proxy-mode=iptables" in str(refusal.value)
 
 
 def test_features_the_kernel_refuses_are_named_with_their_modules() -> None:

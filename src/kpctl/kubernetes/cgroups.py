@@ -17,6 +17,7 @@ def make_cgroups(path: str) -> None:
         place = hierarchy
         for name in path.strip("/").split("/"):
             parent, place = place, place / name
+            _delegate(parent)
             with contextlib.suppress(FileExistsError):
                 place.mkdir()
                 _inherit(parent, place)
@@ -45,6 +46,16 @@ def cgroups_named(prefix: str) -> set[str]:
 def _hierarchies() -> list[Path]:
     mounts = [line.split() for line in _MOUNTS.read_text().splitlines()]
     return [Path(place) for _, place, kind, *_ in mounts if kind in ("cgroup", "cgroup2")]
+
+
+def _delegate(parent: Path) -> None:
+    """Let children of a cgroup of version 2 have its controllers, which a kubelet demands."""
+    controllers = parent / "cgroup.controllers"
+    if controllers.exists():
+        words = [f"+{name}" for name in controllers.read_text().split()]
+        # A cgroup that holds processes refuses: of a container, say, whose own it is.
+        with contextlib.suppress(OSError):
+            (parent / "cgroup.subtree_control").write_text(" ".join(words))
 
 
 def _inherit(parent: Path, child: Path) -> None:

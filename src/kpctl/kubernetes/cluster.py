@@ -22,13 +22,15 @@ import msgspec
 
 from kpctl.kubernetes.cgroups import make_cgroups
 from kpctl.kubernetes.control import ControlPlane
+from kpctl.kubernetes.guest_node import GuestNode
 from kpctl.kubernetes.images import UPSTREAM_PROXY, make_images
 from kpctl.kubernetes.machine import Machine
-from kpctl.kubernetes.network import NodePlace, connect
+from kpctl.kubernetes.network import NodePlace, connect, open_switch
 from kpctl.kubernetes.node import Node
 from kpctl.kubernetes.objects import as_list, dns_objects, node_object, proxy_objects
 from kpctl.kubernetes.programs import CLUSTER_PROGRAMS, build_all, missing
 from kpctl.kubernetes.reaper import PREFIX, start_reaper, sweep_stale
+from kpctl.kubernetes.ssh import allow_logins
 from kubeproxy.errors import Unsupported
 from kubeproxy.version import PACKAGE_VERSION
 
@@ -40,12 +42,17 @@ Progress = Callable[[str], None]
 
 
 class ClusterOptions(msgspec.Struct, frozen=True):
-    """What runs as kube-proxy, and from which archive our image comes."""
+    """What runs as kube-proxy, from which archive our image comes, and in which kernel nodes are.
+
+    `kernel` is empty for the host's, or as in `guest_node`; `login_key` opens the nodes to logins.
+    """
 
     image: Path
     mode: str = "nftables"
     proxy: str = "ours"
     nodes: int = 3
+    kernel: str = ""
+    login_key: str = ""
     extra_image_names: tuple[str, ...] = ()
 
 
@@ -61,6 +68,8 @@ class Cluster:
             raise Unsupported(f"there is no image {options.image}; `make image` makes it")
         self.options = options
         self.nodes: list[Node] = []
+        """Those in namespaces of this host."""
+        self._guests: list[GuestNode] = []
         self._progress = progress
         self._machines: list[Machine] = []
         self._control: ControlPlane | None = None
@@ -87,6 +96,8 @@ class Cluster:
         self._progress("removing the cluster")
         if self._control is not None:
             self._control.api.stop()
+        for guest in self._guests:
+            guest.close()
         for machine in self._machines:
             machine.end()
         for machine in self._machines:
@@ -118,9 +129,14 @@ class Cluster:
             self._progress("starting etcd and the control plane")
             self.control.start()
             self.control.kubectl("apply", "-f", "-", objects=self._first_objects())
+            self._boot_guests()
             archives = [archive.result(), self.options.image.resolve()]
             self._progress("starting containerd on each node and loading images")
-            for done in [pool.submit(self._start_node, node, archives) for node in self.nodes]:
+            starts = [
+                *(pool.submit(self._start_node, node, archives) for node in self.nodes),
+                *(pool.submit(self._start_guest, guest, archives) for guest in self._guests),
+            ]
+            for done in starts:
                 done.result()
         self._progress("waiting for nodes and kube-proxy")
         self.control.kubectl("wait", "node", "--all", "--for=condition=Ready", _WAIT)
@@ -132,17 +148,30 @@ class Cluster:
         folder.mkdir()
         return folder
 
+    @property
+    def places(self) -> list[NodePlace]:
+        return [NodePlace(number) for number in range(1, self.options.nodes + 1)]
+
     def _open_machines(self) -> None:
         self._progress("making machines out of namespaces")
         control = self._machine("control")
-        places = [NodePlace(number) for number in range(1, self.options.nodes + 1)]
-        pairs = [(place, self._machine(place.name)) for place in places]
-        connect(control, pairs)
+        if self.options.kernel:
+            open_switch(control)
+        else:
+            pairs = [(place, self._machine(place.name)) for place in self.places]
+            connect(control, pairs)
+            self.nodes = [self._node(place, machine) for place, machine in pairs]
         self._control = ControlPlane(control)
-        for place, machine in pairs:
-            cgroup = f"/{self._name}/{place.name}"
-            make_cgroups(cgroup)
-            self.nodes.append(Node(place, machine, cgroup=cgroup))
+
+    def _node(self, place: NodePlace, machine: Machine) -> Node:
+        cgroup = f"/{self._name}/{place.name}"
+        make_cgroups(cgroup)
+        return Node(place, machine, cgroup=cgroup)
+
+    def _boot_guests(self) -> None:
+        for place in self.places if self.options.kernel else ():
+            self._progress(f"booting a kernel for {place.name}")
+            self._guests.append(GuestNode(place, self.control, self.options.kernel))
 
     def _machine(self, name: str) -> Machine:
         machine = Machine(name, self.folder / name)
@@ -152,10 +181,16 @@ class Cluster:
     def _first_objects(self) -> str:
         image = OUR_PROXY if self.options.proxy == "ours" else UPSTREAM_PROXY
         proxy = proxy_objects(self.options.mode, image, self.control.api.url)
-        nodes = [node_object(node.place) for node in self.nodes]
+        nodes = [node_object(place) for place in self.places]
         return as_list([*nodes, *dns_objects(), *proxy])
 
     def _start_node(self, node: Node, archives: list[Path]) -> None:
         node.start_containerd()
         node.load(archives)
-        node.start_kubelet(self.control)
+        node.start_kubelet(self.control.node_credentials(node.place.name))
+        if self.options.login_key:
+            allow_logins(node.machine, self.options.login_key)
+
+    def _start_guest(self, guest: GuestNode, archives: list[Path]) -> None:
+        numbers = [place.number for place in self.places]
+        guest.start(archives, numbers, self.options.login_key)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 from kpctl.apiserver.build import built
 from kpctl.apiserver.real import RealApiServer
 from kpctl.kubernetes.machine import Machine
 from kpctl.kubernetes.network import CONTROL, SERVICE_CIDRS
+from kpctl.kubernetes.node import Credentials
 from kpctl.places.netns import inside_namespace
 from kubeproxy.errors import KernelError
 
@@ -45,13 +45,14 @@ class ControlPlane:
         argv = [sys.executable, "-m", "kpctl.kubernetes.dns", self.api.url, str(self.api.pki.ca)]
         self.machine.start("dns", [*argv, *CONTROL])
 
-    def node_kubeconfig(self, node: str) -> Path:
+    def node_credentials(self, node: str) -> Credentials:
         """Credentials by which the API server knows a node."""
         pki = self.api.pki
         subject = f"/O=system:nodes/CN=system:node:{node}"
         certificate, key = pki.sign(node, subject, "extendedKeyUsage=clientAuth")
         user = {"client-certificate": str(certificate), "client-key": str(key)}
-        return self.api.kubeconfig_of(user, f"kubeconfig-{node}")
+        kubeconfig = self.api.kubeconfig_of(user, f"kubeconfig-{node}")
+        return Credentials(kubeconfig=str(kubeconfig), ca=str(pki.ca))
 
     def kubectl_command(self, *arguments: str) -> list[str]:
         """The command line of kubectl as admin."""

@@ -13,6 +13,7 @@ import argparse
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from kpctl.kubernetes.cluster import Cluster, ClusterOptions
 from kpctl.kubernetes.lab import find_image, progress_on
 from kpctl.kubernetes.programs import E2E_PROGRAMS, build_all
 from kpctl.kubernetes.results import Run, Spec, read_reports, read_results, write_results
-from kpctl.kubernetes.ssh import USER, allow_logins, make_key
+from kpctl.kubernetes.ssh import USER, make_key
 from kubeproxy.version import KUBERNETES_VERSION
 
 FOCUS = (
@@ -53,10 +54,13 @@ def image_names() -> tuple[str, ...]:
 
 
 def run_suite(
-    cluster: Cluster, folder: Path, *, focus: str = FOCUS, processes: int = 6
+    cluster: Cluster, private_key: Path, folder: Path, *, focus: str = FOCUS, processes: int = 6
 ) -> dict[str, Spec]:
-    """Run the tests beside a cluster. Return what became of each that was selected."""
-    environment = {**os.environ, **_open_nodes(cluster)}
+    """Run the tests beside a cluster, on whose nodes they log in by the key.
+
+    Return what became of each that was selected.
+    """
+    environment = {**os.environ, "KUBE_SSH_USER": USER, "LOCAL_SSH_KEY": str(private_key)}
     specs: dict[str, Spec] = {}
     for part, (labels, at_once) in _PARTS.items():
         # The tests run elsewhere, so the place of their reports is absolute.
@@ -80,34 +84,40 @@ def _command(cluster: Cluster, reports: Path, options: Sequence[str]) -> list[st
         *(str(built("e2e.test")), "--"),
         *("--provider=local", f"--kubeconfig={cluster.control.kubeconfig}"),
         *(f"--kubectl-path={built('kubectl')}", f"--report-dir={reports}"),
-        *("--num-nodes=3", "--minStartupPods=0", "--allowed-not-ready-nodes=0"),
+        *(
+            f"--num-nodes={cluster.options.nodes}",
+            "--minStartupPods=0",
+            "--allowed-not-ready-nodes=0",
+        ),
     ]
-
-
-def _open_nodes(cluster: Cluster) -> dict[str, str]:
-    """Let the tests log in on the nodes. Return the variables by which they know how."""
-    private, public = make_key(cluster.folder)
-    for node in cluster.nodes:
-        allow_logins(node.machine, public)
-    return {"KUBE_SSH_USER": USER, "LOCAL_SSH_KEY": str(private)}
 
 
 def run_mode(options: ClusterOptions, chosen: argparse.Namespace) -> Run:
     """Open a cluster for one run of the suite."""
     progress = progress_on(Console(stderr=True))
     build_all(E2E_PROGRAMS, progress)
-    options = msgspec.structs.replace(options, extra_image_names=image_names())
-    with Cluster(options, progress) as cluster:
-        progress(f"running upstream's tests; see {chosen.reports}/*/e2e.log")
-        began = time.monotonic()
-        specs = run_suite(cluster, chosen.reports, focus=chosen.focus, processes=chosen.processes)
-        minutes = round((time.monotonic() - began) / 60, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        private, public = make_key(Path(folder))
+        options = msgspec.structs.replace(
+            options, extra_image_names=image_names(), login_key=public
+        )
+        with Cluster(options, progress) as cluster:
+            progress(f"running upstream's tests; see {chosen.reports}/*/e2e.log")
+            return _run_in(cluster, private, chosen)
+
+
+def _run_in(cluster: Cluster, private_key: Path, chosen: argparse.Namespace) -> Run:
+    began = time.monotonic()
+    specs = run_suite(
+        cluster, private_key, chosen.reports, focus=chosen.focus, processes=chosen.processes
+    )
+    kernel = "jsonpath={.items[0].status.nodeInfo.kernelVersion}"
     return Run(
-        mode=options.mode,
-        proxy=options.proxy,
+        mode=cluster.options.mode,
+        proxy=cluster.options.proxy,
         kubernetes=KUBERNETES_VERSION,
-        kernel=os.uname().release,
-        minutes=minutes,
+        kernel=cluster.control.kubectl("get", "nodes", "-o", kernel),
+        minutes=round((time.monotonic() - began) / 60, 1),
         processes=chosen.processes,
         specs=specs,
     )
@@ -119,26 +129,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--proxy", choices=["ours", "upstream"], default="ours")
     parser.add_argument("--image", type=Path, help="our image (default: of `make image`)")
     parser.add_argument("--processes", type=int, default=6)
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--kernel", default="", help="of the nodes: uml, or a package of Debian's")
     parser.add_argument("--focus", default=FOCUS, help="a regular expression of specs")
-    parser.add_argument("--reports", type=Path, default=Path("build/e2e"))
+    parser.add_argument("--reports", type=Path, help="a folder (default: of mode and program)")
     parser.add_argument("--results", type=Path, help="the file that keeps the results")
     chosen = parser.parse_args(argv)
+    # Of its own: another run in the same place must not remove these reports.
+    chosen.reports = chosen.reports or Path("build/e2e") / f"{chosen.mode}-{chosen.proxy}"
     image = chosen.image or find_image()
-    run = run_mode(ClusterOptions(image=image, mode=chosen.mode, proxy=chosen.proxy), chosen)
+    options = ClusterOptions(
+        image=image,
+        mode=chosen.mode,
+        proxy=chosen.proxy,
+        nodes=chosen.nodes,
+        kernel=chosen.kernel,
+    )
+    run = run_mode(options, chosen)
     if chosen.results:
         results = read_results(chosen.results)
         results.put(run, is_whole=chosen.focus == FOCUS)
         write_results(chosen.results, results)
     _print_run(run)
-    return 1 if run.count("failed") or not run.specs else 0
+    return 1 if run.failures() or not run.specs else 0
 
 
 def _print_run(run: Run) -> None:
     states = ", ".join(f"{run.count(state)} {state}" for state in ("passed", "failed", "skipped"))
     print(f"{run.mode} ({run.proxy}): {states} in {run.minutes:g} minutes")
-    for name, spec in run.specs.items():
-        if spec.state == "failed":
-            print(f"FAILED {name}: {spec.reason}")
+    for name, spec in run.failures().items():
+        print(f"FAILED {name}: {spec.reason}")
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ def main() -> None:
 def _prepare(name: str, folder: Path) -> None:
     _run("mount", "--make-rshared", "/")
     _run("mount", "-t", "proc", "proc", "/proc")
+    _let_go("/run/netns")
     _run("mount", "-t", "tmpfs", "tmpfs", "/run")
     for top in _OVERLAID:
         _overlay(Path("/") / top, folder / "overlay" / top)
@@ -59,6 +60,13 @@ def _prepare(name: str, folder: Path) -> None:
         (Path("/proc/sys") / path).write_text(value)
     _run("hostname", name)
     _run("ip", "link", "set", "lo", "up")
+
+
+def _let_go(place: str) -> None:
+    """Drop what is mounted there: the host's named networks would live on in here."""
+    mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    if place in mounted:
+        _run("umount", "--recursive", "--lazy", place)
 
 
 def _overlay(place: Path, folder: Path) -> None:

@@ -22,6 +22,7 @@ CLUSTER_CIDRS = "10.244.0.0/16,fd00:10:244::/56"
 DNS_ADDRESSES = ("10.96.0.10", "fd00:10:96::a")
 API_ADDRESS = "10.96.0.1"
 DOMAIN = "cluster.local"
+_ZONES = 3
 
 
 class NodePlace(msgspec.Struct, frozen=True):
@@ -35,7 +36,7 @@ class NodePlace(msgspec.Struct, frozen=True):
 
     @property
     def zone(self) -> str:
-        return f"zone-{self.number}"
+        return f"zone-{(self.number - 1) % _ZONES + 1}"
 
     @property
     def addresses(self) -> tuple[str, str]:
@@ -48,16 +49,40 @@ class NodePlace(msgspec.Struct, frozen=True):
 
 def connect(control: Machine, nodes: Sequence[tuple[NodePlace, Machine]]) -> None:
     """Wire the machines and give them addresses and routes."""
+    open_switch(control)
+    places = [place for place, _ in nodes]
+    for place, machine in nodes:
+        cable = f"link add {_port(place)} type veth peer name eth0 netns {machine.holder}"
+        _plug_in(control, place, cable)
+    for place, machine in nodes:
+        configure(machine, place, places)
+
+
+def open_switch(control: Machine) -> None:
+    """Make the switch that nodes are plugged into."""
     _ip(control, ["link add lan0 type bridge mcast_snooping 0", *_up("lan0", CONTROL)])
-    for place, machine in nodes:
-        port = f"node{place.number}"
-        cable = f"link add {port} type veth peer name eth0 netns {machine.holder}"
-        _ip(control, [cable, f"link set {port} master lan0 up", *_pod_routes(place)])
-    for place, machine in nodes:
-        others = [other for other, _ in nodes if other is not place]
-        routes = [line for other in others for line in _pod_routes(other)]
-        gateways = [f"route add default via {gateway}" for gateway in CONTROL]
-        _ip(machine, [*_up("eth0", place.addresses), *routes, *gateways])
+
+
+def connect_tap(control: Machine, place: NodePlace) -> str:
+    """Plug a node in whose other end is a virtual machine. Return the name of the tap."""
+    _plug_in(control, place, f"tuntap add {_port(place)} mode tap")
+    return _port(place)
+
+
+def configure(machine: Machine, place: NodePlace, places: Sequence[NodePlace]) -> None:
+    """Give a node's eth0 its addresses, and routes to the pods of the other nodes."""
+    routes = [line for other in places if other != place for line in _pod_routes(other)]
+    gateways = [f"route add default via {gateway}" for gateway in CONTROL]
+    _ip(machine, [*_up("eth0", place.addresses), *routes, *gateways])
+
+
+def _port(place: NodePlace) -> str:
+    return f"node{place.number}"
+
+
+def _plug_in(control: Machine, place: NodePlace, cable: str) -> None:
+    up = f"link set {_port(place)} master lan0 up"
+    _ip(control, [cable, up, *_pod_routes(place)])
 
 
 def pod_network(place: NodePlace) -> str:

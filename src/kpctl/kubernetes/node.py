@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from kpctl.kubernetes.control import ControlPlane
+import msgspec
+
 from kpctl.kubernetes.images import PAUSE
 from kpctl.kubernetes.machine import Machine
 from kpctl.kubernetes.network import DNS_ADDRESSES, DOMAIN, NodePlace, pod_network
@@ -29,6 +30,13 @@ restrict_oom_score_adj = true
 bin_dirs = ["{CNI}"]
 conf_dir = "/etc/cni/net.d"
 """
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    """Files by which a kubelet knows the API server, and is known by it."""
+
+    kubeconfig: str
+    ca: str
 
 
 class Node:
@@ -74,27 +82,27 @@ class Node:
         """Give an image a second name."""
         self.ctr("images", "tag", name, other)
 
-    def start_kubelet(self, control: ControlPlane) -> None:
+    def start_kubelet(self, credentials: Credentials) -> None:
         folder = self.machine.folder
         (folder / "resolv.conf").write_text("")
         configuration = folder / "kubelet.json"
-        configuration.write_text(json.dumps(self._kubelet_configuration(control)))
+        configuration.write_text(json.dumps(self._kubelet_configuration(credentials.ca)))
         argv = [
             "kubelet",
             f"--config={configuration}",
-            f"--kubeconfig={control.node_kubeconfig(self.place.name)}",
+            f"--kubeconfig={credentials.kubeconfig}",
             f"--hostname-override={self.place.name}",
             f"--node-ip={','.join(self.place.addresses)}",
         ]
         self.machine.start("kubelet", ["env", f"PATH={search_path()}", *argv])
 
-    def _kubelet_configuration(self, control: ControlPlane) -> dict[str, object]:
+    def _kubelet_configuration(self, ca: str) -> dict[str, object]:
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
             "authentication": {
                 "anonymous": {"enabled": False},
-                "x509": {"clientCAFile": str(control.api.pki.ca)},
+                "x509": {"clientCAFile": ca},
             },
             "containerRuntimeEndpoint": f"unix://{_SOCKET}",
             "cgroupDriver": "cgroupfs",

@@ -25,7 +25,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import msgspec
 
@@ -49,16 +49,34 @@ class CallResult(msgspec.Struct, frozen=True):
     error: str = ""
 
 
+class Wire(msgspec.Struct, frozen=True):
+    """A tap device of the host, by its name and the network namespace it is in."""
+
+    network: Path
+    device: str
+
+
 class GuestKernel(ABC):
     """One booted kernel. Subclasses say how to boot it."""
 
-    def __init__(self, *, preload: Sequence[str] = (), paths: Sequence[Path] = ()) -> None:
+    card: ClassVar[str]
+    """The name that the guest gives to its network card, if it has a wire."""
+
+    def __init__(
+        self,
+        *,
+        preload: Sequence[str] = (),
+        paths: Sequence[Path] = (),
+        wire: Wire | None = None,
+    ) -> None:
         """`preload` are modules every call needs, imported once before the first call.
 
-        `paths` are directories of modules beside our own sources.
+        `paths` are directories of modules beside our own sources. With a `wire` the guest has a
+        network card, at the other end of it.
         """
         self._preload = tuple(preload)
         self._paths = (SOURCES, *paths)
+        self._wire = wire
         self._folder = Path(tempfile.mkdtemp(prefix="kubeproxy-guest-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._received = b""
@@ -130,7 +148,7 @@ class GuestKernel(ABC):
         self._line, theirs = socket.socketpair()
         with theirs, (self._folder / "console").open("wb") as console:
             self._process = subprocess.Popen(
-                [*_WITH_US, *self._command(theirs.fileno())],
+                [*_WITH_US, *self._in_network(), *self._command(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
@@ -139,6 +157,9 @@ class GuestKernel(ABC):
                 env={"PATH": os.environ.get("PATH", ""), "HOME": str(self._folder)},
             )
         self._read_line(self.boot_seconds)
+
+    def _in_network(self) -> Sequence[str]:
+        return ("nsenter", f"--net={self._wire.network}", "--") if self._wire else ()
 
     def _write_script(self, name: str, text: str) -> Path:
         path = self._folder / name

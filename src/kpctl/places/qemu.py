@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kpctl.places.debian_kernel import Kernel
-from kpctl.places.guest import AGENT, SOURCES, GuestError, GuestKernel
+from kpctl.places.guest import AGENT, SOURCES, GuestError, GuestKernel, Wire
 from kpctl.places.initramfs import pack_initramfs, read_modules
 
 PROGRAM = "qemu-system-x86_64"
@@ -79,6 +79,8 @@ def missing() -> str:
 class EmulatedKernel(GuestKernel):
     """One booted kernel in a machine of QEMU's."""
 
+    card = "eth0"
+
     def __init__(
         self,
         kernel: Kernel,
@@ -88,8 +90,9 @@ class EmulatedKernel(GuestKernel):
         processors: int = 2,
         preload: Sequence[str] = (),
         paths: Sequence[Path] = (),
+        wire: Wire | None = None,
     ) -> None:
-        super().__init__(preload=preload, paths=paths)
+        super().__init__(preload=preload, paths=paths, wire=wire)
         self.kernel = kernel
         self._root = root
         self._memory = memory
@@ -130,11 +133,19 @@ class EmulatedKernel(GuestKernel):
             "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
             *("-device", "virtio-serial-pci", "-chardev", f"socket,id=calls,fd={line}"),
             *("-device", "virtserialport,chardev=calls,name=calls"),
+            *self._network_card(),
         ]
+
+    def _network_card(self) -> Sequence[str]:
+        if self._wire is None:
+            return ()
+        tap = f"tap,id=wire,ifname={self._wire.device},script=no,downscript=no"
+        return ("-netdev", tap, "-device", "virtio-net-pci,netdev=wire")
 
     def _initramfs(self) -> bytes:
         busybox = Path(shutil.which(_BUSYBOX) or _BUSYBOX).read_bytes()
-        modules = list(read_modules(self.kernel.modules, _NEEDED))
+        needed = (*_NEEDED, "virtio_net") if self._wire else _NEEDED
+        modules = list(read_modules(self.kernel.modules, needed))
         return pack_initramfs(busybox, _START + self._find_root(), modules)
 
     def _find_root(self) -> str:

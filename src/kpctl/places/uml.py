@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from kpctl.places.guest import GuestKernel
+from kpctl.places.guest import GuestKernel, Wire
 
 PROGRAM = "linux.uml"
 _MODULES = Path("/usr/lib/uml/modules")
@@ -34,10 +34,17 @@ def missing() -> str:
 class UserModeKernel(GuestKernel):
     """One booted user-mode kernel."""
 
+    card = "vec0"
+
     def __init__(
-        self, *, memory: str = "1024M", preload: Sequence[str] = (), paths: Sequence[Path] = ()
+        self,
+        *,
+        memory: str = "1024M",
+        preload: Sequence[str] = (),
+        paths: Sequence[Path] = (),
+        wire: Wire | None = None,
     ) -> None:
-        super().__init__(preload=preload, paths=paths)
+        super().__init__(preload=preload, paths=paths, wire=wire)
         self._memory = memory
 
     def _why_not(self) -> str:
@@ -61,4 +68,5 @@ class UserModeKernel(GuestKernel):
             "con0=null,fd:1",
             "ssl=null",
             f"ssl0=fd:{line}",
+            *([f"vec0:transport=tap,ifname={self._wire.device}"] if self._wire else []),
         ]

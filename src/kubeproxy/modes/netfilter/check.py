@@ -21,6 +21,12 @@ logger = get_logger(__name__)
 _CHAIN = "KUBE-PROXY-CHECK"
 _ATTEMPTS, _PAUSE_SECONDS = 2, 1.0
 _MISSING = re.compile(r"Extension (\S+) revision \d+ not supported, missing kernel module")
+_MODULES = {
+    "DNAT": "xt_nat",
+    "MARK": "xt_mark",
+    "REJECT": "ipt_REJECT and ip6t_REJECT",
+}
+"""Modules that are not named after what they provide."""
 _NAT = (
     "-m comment --comment check -j RETURN",
     "-m mark --mark 0x1/0x1 -j RETURN",
@@ -77,7 +83,7 @@ def missing_extensions(messages: str) -> str:
     missing = dict.fromkeys(_MISSING.findall(messages))
     if not missing:
         return ""
-    modules = ", ".join(f"xt_{name}" for name in missing)
+    modules = ", ".join(_MODULES.get(name, f"xt_{name}") for name in missing)
     return (
         f"the kernel has no {', '.join(missing)} for iptables: "
         f"install or load the kernel modules {modules}"

@@ -45,7 +45,10 @@ def require_kernel(release: str) -> None:
     """Raise Unsupported if the kernel is older than the first one that has all we use."""
     found = re.match(r"(\d+)\.(\d+)", release)
     if found is None or (int(found[1]), int(found[2])) < OLDEST_KERNEL:
-        raise Unsupported("kube-proxy in nftables mode requires kernel 5.13 or later")
+        raise Unsupported(
+            "kube-proxy in nftables mode requires kernel 5.13 or later, and this one is "
+            f"{release}: use --proxy-mode=iptables"
+        )
 
 
 def _dry_run(family: Family) -> None:

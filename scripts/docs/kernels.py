@@ -1,0 +1,94 @@
+"""The page of results in kernels that operators run, and the file that `make test-kernels` keeps.
+
+A result is that of the last run of a test in a kernel; tests of one kernel may be run in parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from scripts.docs.markdown import code, page, table
+
+PARTS = {
+    "flows": "flows",
+    "modules": "missing modules named",
+    "drift": "removed rules come back",
+    "switches": "twelve changes of mode",
+    "golden": "golden states",
+    "image": "the image",
+    "unit": "the systemd unit",
+}
+"""What was tested, and its heading."""
+_INTRODUCTION = """\
+`make test-kernels` boots Debian's kernels in QEMU and runs there what the table shows, with the
+kernel's own SCTP; this page is made of what it keeps. What each mode needs of a kernel is in
+[versions](versions.md#linux)."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a test, and on which day."""
+
+    state: str
+    date: str
+
+
+class KernelResults(msgspec.Struct):
+    """By kernel, part, mode and name of a test its last outcome."""
+
+    kernels: dict[str, dict[str, dict[str, dict[str, Outcome]]]] = {}
+
+    def put(self, kernel: str, part: str, mode: str, name: str, outcome: Outcome) -> None:
+        modes = self.kernels.setdefault(kernel, {}).setdefault(part, {})
+        modes.setdefault(mode, {})[name] = outcome
+
+
+def read_kernel_results(path: Path) -> KernelResults:
+    if not path.exists():
+        return KernelResults()
+    return msgspec.json.decode(path.read_bytes(), type=KernelResults)
+
+
+def write_kernel_results(path: Path, results: KernelResults) -> None:
+    encoded = msgspec.json.encode(results, order="sorted")
+    path.write_bytes(msgspec.json.format(encoded, indent=1) + b"\n")
+
+
+def kernels_page(results: KernelResults) -> str:
+    """The page as Markdown."""
+    head = ("kernel", "what", "mode", "passed", "failed", "last run")
+    return page(
+        "Results in kernels that operators run",
+        _INTRODUCTION,
+        table(head, _rows(results)),
+        "## Failures",
+        _failures(results),
+    )
+
+
+def _rows(results: KernelResults) -> Iterator[tuple[str, ...]]:
+    for kernel, parts in sorted(results.kernels.items(), key=lambda item: _release(item[0])):
+        for part, heading in PARTS.items():
+            for mode, outcomes in sorted(parts.get(part, {}).items()):
+                passed = [o for o in outcomes.values() if o.state == "passed"]
+                failed = len(outcomes) - len(passed)
+                last = max(o.date for o in outcomes.values())
+                yield kernel, heading, mode, str(len(passed)), str(failed), last
+
+
+def _failures(results: KernelResults) -> str:
+    found = [
+        f"- {kernel}, {PARTS[part]}, {mode}: {code(name)}"
+        for kernel, parts in sorted(results.kernels.items())
+        for part, modes in sorted(parts.items())
+        for mode, outcomes in sorted(modes.items())
+        for name, outcome in sorted(outcomes.items())
+        if outcome.state != "passed"
+    ]
+    return "\n".join(found or ["None."])
+
+
+def _release(kernel: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in kernel.partition("-")[0].split(".") if number.isdigit())
