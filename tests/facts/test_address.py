@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -104,3 +105,21 @@ def test_addresses_are_packed_and_unpacked_as_the_standard_library_does(raw: byt
     text = str(ipaddress.ip_address(raw))
     assert unpack_address(raw) == text
     assert pack_address(text) == raw
+
+
+_SPELLINGS = (str, lambda address: address.exploded, lambda address: str(address).upper())
+
+
+@given(st.ip_addresses(), st.sampled_from(_SPELLINGS), st.integers(0, 0xFFFF))
+def test_what_is_remembered_of_networks_does_not_show(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+    spell: Callable[[ipaddress.IPv4Address | ipaddress.IPv6Address], str],
+    last: int,
+) -> None:
+    """Of any address, another one of its network, and both again."""
+    sibling = type(address)(int(address) >> 16 << 16 | last)
+    for found in (address, sibling, address):
+        mapped = None if found.version == 4 else found.ipv4_mapped
+        wanted = found if mapped is None else mapped
+        family = Family.IPV4 if wanted.version == 4 else Family.IPV6
+        assert parse_ip(spell(found)) == (family, str(wanted))

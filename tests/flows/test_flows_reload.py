@@ -116,7 +116,7 @@ class Reloading:
         with self._lab.namespaces.inside(node):
             for family in Family:
                 with Nftables(layout_of(family).number) as nftables:
-                    for item, value in read_table(nftables, layout_of(family)).items():
+                    for item, value in read_table(nftables, layout_of(family)).items.items():
                         found[family, item] = value
                         if isinstance(item, SetItem) and is_affinity_set(item.name):
                             members = nftables.elements(TABLE_NAME, item.name)

@@ -58,7 +58,7 @@ async def test_a_map_that_nft_cannot_print_is_replaced(family: Family) -> None:
     await proxy.sync()
     listing, layout = lines(run("nft list ruleset")), layout_of(family)
     with Nftables(layout.number) as nftables:
-        held = read_table(nftables, layout)
+        held = read_table(nftables, layout).items
         run("nft flush ruleset")
         bare = {k: replace(v, typeof=b"") if isinstance(v, SetSpec) else v for k, v in held.items()}
         install(nftables, layout, bare)
@@ -76,7 +76,7 @@ async def test_a_table_of_the_former_layout_is_taken_over(family: Family) -> Non
     sticky = next(s for s in listing if s.startswith("set affinity-")).split()[1]
     client = address(family, "outside", 9)
     with Nftables(layout.number) as nftables:
-        held = read_table(nftables, layout)
+        held = read_table(nftables, layout).items
         run("nft flush ruleset")
         install(nftables, layout, former_layout(held))
     where = f"{'ip' if family is Family.IPV4 else 'ip6'} kube-proxy {sticky}"

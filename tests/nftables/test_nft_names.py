@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.builders import endpoint, node, plan, service
 
 from kubeproxy.facts.ids import Protocol, ServicePortId
 from kubeproxy.modes.base import items_of
 from kubeproxy.modes.nftables import names
+from kubeproxy.modes.nftables.compile.units import differing_slots
 from kubeproxy.modes.nftables.items import Chain, ChainItem, ChainKind
 from kubeproxy.modes.nftables.names import BASE_CHAINS, SCAFFOLD_CHAINS
 from kubeproxy.modes.nftables.options import Options
@@ -57,7 +60,7 @@ def test_keys_are_padded_to_whole_words() -> None:
     """Protocol one byte, port two, each followed by zeros."""
     assert names.service_key("10.0.0.1", 6, 80).hex() == "0a0000010600000000500000"
     assert names.node_port_key(132, 30000).hex() == "8400000075300000"
-    assert names.slot(endpoint("10.244.1.5", 8080)).hex() == "0af401051f900000"
+    assert names.slot("10.244.1.5", 8080).hex() == "0af401051f900000"
     assert len(names.service_key("fd00::1", 17, 53)) == 24
     assert len(names.hairpin_key(endpoint("fd00::1", 53), 17)) == 40
 
@@ -86,3 +89,19 @@ def test_a_found_chain_has_the_kind_it_was_rendered_with() -> None:
     kinds = {item.name: chain.kind for item, chain in items_of(rendered, ChainItem, Chain).items()}
     assert {name: names.chain_kind(name) for name in kinds} == kinds
     assert set(kinds.values()) == set(ChainKind)
+
+
+@pytest.mark.parametrize("count", [1, 255, 256, 300])
+def test_slots_of_a_pool_are_in_order_however_many(count: int) -> None:
+    """Those of long pools are remembered, which must not show."""
+    endpoints = [endpoint(f"10.244.{n >> 8}.{n & 255}", 8000 + n % 7) for n in range(count)]
+    packed = b"".join(names.slot(e.address, e.port) for e in endpoints)
+    assert names.pack_slots(endpoints) == packed == names.pack_slots(endpoints)
+
+
+@given(st.lists(st.integers(0, 2), max_size=200), st.lists(st.integers(0, 2), max_size=200))
+def test_slots_that_differ_are_found_among_many_that_do_not(old: list[int], new: list[int]) -> None:
+    before, after = (b"".join(bytes((n,)) * 8 for n in slots * 3) for slots in (old, new))
+    end = max(len(before), len(after))
+    slow = [s for s in range(0, end, 8) if before[s : s + 8] != after[s : s + 8]]
+    assert differing_slots(before, after, 8) == slow

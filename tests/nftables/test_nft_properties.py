@@ -60,7 +60,7 @@ class Proxy:
         self._ledger.resync(self.held())
 
     def held(self) -> Mapping[Item, Value]:
-        return read_table(self.kernel, self._layout)
+        return read_table(self.kernel, self._layout).items
 
     def want(self, world: World) -> None:
         plans = {plan.id: plan for plan in world.plans()}

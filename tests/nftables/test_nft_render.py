@@ -87,7 +87,7 @@ def test_a_cluster_ip_is_dispatched_to_the_class_of_its_endpoint_count() -> None
 def test_a_pool_holds_its_endpoints_in_order() -> None:
     found = rendered(service(), LOCAL, REMOTE)
     key = names.service_key("10.96.0.10", 6, 80)
-    slots = names.slot(LOCAL) + names.slot(REMOTE)
+    slots = names.pack_slots((LOCAL, REMOTE))
     assert found[PoolItem("service-pools", key)] == Pool(slots)
 
 
@@ -115,7 +115,7 @@ def test_internal_policy_local_uses_the_local_pool_only() -> None:
     found = rendered(service(internal_local=True), LOCAL, REMOTE)
     assert elements(found)["service-ips"] == ["10.96.0.10 . tcp . 80 : goto pick-1"]
     key = names.service_key("10.96.0.10", 6, 80)
-    assert found[PoolItem("service-pools", key)] == Pool(names.slot(LOCAL))
+    assert found[PoolItem("service-pools", key)] == Pool(names.pack_slots((LOCAL,)))
 
 
 def test_external_traffic_is_masqueraded_under_policy_cluster() -> None:
@@ -142,7 +142,7 @@ def test_external_policy_local_keeps_clients_and_short_circuits_pods_and_node() 
         "goto pick-local-1",
     ]
     key = names.service_key(VIP, 6, 80)
-    assert found[PoolItem("service-local-pools", key)] == Pool(names.slot(LOCAL))
+    assert found[PoolItem("service-local-pools", key)] == Pool(names.pack_slots((LOCAL,)))
 
 
 def test_external_policy_local_without_local_endpoints_both_dispatches_and_drops() -> None:

@@ -147,16 +147,35 @@ def test_transactions_are_bounded() -> None:
 
 
 def test_a_service_is_never_split() -> None:
-    """However small transactions have to be. Chains to which nothing leads yet may come before."""
+    """However small transactions have to be. What nothing leads to yet may come before: chains, and
+    pools if they are many."""
     cluster = Cluster()
     cluster.set(1, pods(50), affinity_seconds=60)
     cluster.set(2, pods(50))
     split = {ServiceName("default", "svc-1"): 0, ServiceName("default", "svc-2"): 0}
     for batch in cluster.batches(limit=1):
-        items = [c for c in batch.changes if isinstance(c.item, ElementItem | PoolItem)]
+        items = [c for c in batch.changes if isinstance(c.item, ElementItem)]
         for name in {c.owner.service for c in items if c.owner is not None}:
             split[name] += 1
     assert set(split.values()) == {1}
+    cluster.apply()
+    cluster.set(2, pods(51))
+    kinds = [{type(c.item) for c in batch.changes} for batch in cluster.batches(limit=1)]
+    assert {ElementItem, PoolItem} in kinds
+
+
+def test_new_pools_of_a_start_come_without_dispatch() -> None:
+    """The kernel checks all jumps once for each transaction with dispatch: so those are few."""
+    cluster = Cluster()
+    for number in range(300):
+        cluster.set(number, pods(10))
+    batches = cluster.batches(limit=20_000)
+    with_dispatch = [b for b in batches if "elements of service-ips" in b.payload.labels]
+    with_pools = [b for b in batches if "elements of service-pools" in b.payload.labels]
+    assert len(with_dispatch) < len(with_pools) / 3
+    cluster.apply()
+    cluster.set(500, pods(10))
+    assert len(cluster.batches(limit=20_000)) == 1
 
 
 def test_many_elements_are_split_over_messages() -> None:
@@ -314,7 +333,7 @@ def test_a_hole_left_by_another_process_is_seen() -> None:
 
 
 def test_an_empty_kernel_reads_as_nothing() -> None:
-    assert read_table(FakeNft(), LAYOUT) == {}
+    assert read_table(FakeNft(), LAYOUT).items == {}
 
 
 def test_sets_of_another_type_cannot_be_adopted() -> None:

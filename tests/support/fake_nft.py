@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from kubeproxy.kernel.netlink import codec
 from kubeproxy.kernel.netlink.codec import (
@@ -75,7 +76,7 @@ class FakeNft:
         self.family = family
         self.commits = 0
         self.bytes_sent = 0
-        self.lists_read = 0
+        self.lists_read: list[str] = []
         self.keys_asked = 0
         self.refuse: Callable[[Message], bool] = lambda message: False
         """Messages to refuse with "invalid argument", whatever they hold."""
@@ -136,22 +137,29 @@ class FakeNft:
         return [rule for rules in self._tables[table].rules.values() for rule in rules]
 
     def sets(self, table: str) -> list[nft.SetInfo]:
-        return list(self._tables[table].sets.values())
+        return [
+            replace(spec, count=len(self._tables[table].elements[spec.name]))
+            for spec in self._tables[table].sets.values()
+        ]
 
     def element_lists(self, table: str, name: str) -> list[bytes]:
-        self.lists_read += 1
+        self.lists_read.append(name)
         return [b"".join(self._tables[table].elements[name].values())]
 
     def elements(self, table: str, name: str) -> list[nft.ElementInfo]:
         packed = self._tables[table].elements[name].values()
         return [_parsed(raw) for raw in packed]
 
+    def stream_elements(self, table: str, name: str) -> Iterator[bytes]:
+        yield from self.element_lists(table, name)
+
     def element_runs(
         self, table: str, name: str, runs: Sequence[Sequence[bytes]]
     ) -> list[list[bytes]]:
         held = self._tables[table].elements[name]
         self.keys_asked += sum(map(len, runs))
-        return [list(map(held.__getitem__, takewhile(held.__contains__, run))) for run in runs]
+        asked = [[_parsed(packed).key for packed in run] for run in runs]
+        return [list(map(held.__getitem__, takewhile(held.__contains__, run))) for run in asked]
 
     def objects(self, table: str) -> list[nft.ObjectInfo]:
         return []

@@ -72,21 +72,25 @@ def _print(findings: list[Finding], output: str, *, show_all: bool) -> None:
         return
     wrong = [finding for finding in findings if finding.level is not Level.OK]
     for finding in findings if show_all else wrong:
-        for line in finding_lines(finding, columns()):
-            click.echo(line)
+        _print_finding(finding, columns())
     counts = f"{len(findings)} checks: {len(findings) - len(wrong)} in order"
     print_text(f"{counts}, {len(wrong)} not." if wrong else f"{counts}. Nothing is wrong.")
 
 
-def finding_lines(finding: Finding, width: int) -> list[str]:
+def _print_finding(finding: Finding, width: int) -> None:
+    level = finding.level.value
+    first, *rest = _finding_lines(finding, width)
+    print_text(first.removeprefix(level), marked=level, color=_COLORS[level] if width else None)
+    for line in rest:
+        print_text(line)
+
+
+def _finding_lines(finding: Finding, width: int) -> list[str]:
     """The finding in lines of so many columns at most, or, with 0, in one."""
     import textwrap
 
-    from kpctl.look.output import colored
-    from kubeproxy.go.quoting import harmless
-
-    head = harmless(f"{finding.level.value:8} {finding.check}: {finding.text}")
-    remedy = harmless(f"Remedy: {finding.remedy}") if finding.remedy else ""
+    head = f"{finding.level.value:8} {finding.check}: {finding.text}"
+    remedy = f"Remedy: {finding.remedy}" if finding.remedy else ""
     if not width:
         return [f"{head}. {remedy}" if remedy else head]
     lines = []
@@ -99,6 +103,4 @@ def finding_lines(finding: Finding, width: int) -> list[str]:
             break_on_hyphens=False,
             break_long_words=False,
         )
-    color = _COLORS.get(finding.level.value)
-    word = finding.level.value
-    return [colored(word, color) + lines[0][len(word) :], *lines[1:]]
+    return lines

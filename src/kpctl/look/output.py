@@ -29,7 +29,8 @@ def columns(stream: TextIO | None = None) -> int:
 
 def colored(text: str, color: str | None) -> str:
     """The text in a colour, unless the person wants none (no-color.org)."""
-    return text if os.environ.get("NO_COLOR") else click.style(text, fg=color)
+    is_plain = color is None or os.environ.get("NO_COLOR")
+    return text if is_plain else click.style(text, fg=color)
 
 
 def print_data(data: object, form: str) -> None:
@@ -49,12 +50,15 @@ def print_data(data: object, form: str) -> None:
     click.echo(text, nl=False)
 
 
-def print_text(text: str, *, nl: bool = True, err: bool = False) -> None:
+def print_text(
+    text: str, *, nl: bool = True, err: bool = False, marked: str = "", color: str | None = None
+) -> None:
     """Print lines for people. What would be a command to a terminal is shown as an escape.
 
-    Names, reasons and messages come from objects, other processes and an API server.
+    Names, reasons and messages come from objects, other processes and an API server. `marked` is a
+    word of ours before the text, in a colour.
     """
-    click.echo(harmless(text), nl=nl, err=err)
+    click.echo(colored(marked, color) + harmless(text), nl=nl, err=err)
 
 
 def print_table(

@@ -74,7 +74,7 @@ def is_selected_slice(endpoint_slice: objects.EndpointSlice) -> bool:
 def service_name(service: objects.Service) -> ServiceName:
     """Return the Service's name. Raises `ObjectError` if it is not a valid name."""
     return ServiceName(
-        _checked_name("metadata.namespace", service.metadata.namespace),
+        _namespace(service.metadata.namespace),
         _checked_name("metadata.name", service.metadata.name),
     )
 
@@ -89,14 +89,24 @@ def _checked_name(path: str, text: str) -> str:
     return text
 
 
+def _namespace(text: str) -> str:
+    """Namespaces repeat for every object in them: keep one copy."""
+    return sys.intern(_checked_name("metadata.namespace", text))
+
+
 def _short(text: str | None) -> str:
     """Quote for a message, cut short: an object may hold megabytes, a log line should not."""
     return repr(text[:80] if text else text)
 
 
-def decode_service(service: objects.Service, family: Family) -> DecodedService:
-    """Decode a Service for one family. Raises `ObjectError` if it cannot be used at all."""
-    name = service_name(service)
+def decode_service(
+    service: objects.Service, family: Family, name: ServiceName | None = None
+) -> DecodedService:
+    """Decode a Service for one family. Raises `ObjectError` if it cannot be used at all.
+
+    `name` is its `service_name`, if that is known.
+    """
+    name = name or service_name(service)
     spec = service.spec
     if not spec.cluster_ip or spec.cluster_ip == "None" or spec.type == "ExternalName":
         return DecodedService(None)
@@ -164,7 +174,7 @@ def _service_ports(
         if problem:
             problems.append(f"spec.ports[{index}] is left out: {problem}")
             continue
-        key = PortKey(port.name or "", _PROTOCOLS[port.protocol or "TCP"])
+        key = _port_key(port.name or "", _PROTOCOLS[port.protocol or "TCP"])
         seen.add(key)
         yield PortFacts(key.name, key.protocol, port.port, port.node_port or 0)
 
@@ -275,7 +285,7 @@ def decode_slice(endpoint_slice: objects.EndpointSlice, node_name: str) -> Decod
     if not service:
         raise ObjectError(f"label {objects.SERVICE_NAME_LABEL} is missing: no Service to serve")
     owner = ServiceName(
-        _checked_name("metadata.namespace", meta.namespace),
+        _namespace(meta.namespace),
         _checked_name(f"label {objects.SERVICE_NAME_LABEL}", service),
     )
     family = _slice_family(endpoint_slice.address_type)
@@ -283,7 +293,7 @@ def decode_slice(endpoint_slice: objects.EndpointSlice, node_name: str) -> Decod
     ports = tuple(_slice_ports(endpoint_slice.ports or (), problems))
     found = tuple(_with_address(endpoint_slice.endpoints or (), family, problems))
     spread = tuple(
-        (key, tuple(_endpoint(e, address, port, node_name) for e, address in found))
+        (key, tuple([_endpoint(e, address, port, node_name) for e, address in found]))
         for key, port in ports
     )
     return DecodedSlice(
@@ -312,7 +322,13 @@ def _slice_ports(
                 f" known protocol, has {_short(port.name)}, {port.port}, {_short(port.protocol)}"
             )
         else:
-            yield PortKey(port.name, protocol), port.port or 0
+            yield _port_key(port.name, protocol), port.port or 0
+
+
+@lru_cache(maxsize=1024)
+def _port_key(name: str, protocol: Protocol) -> PortKey:
+    """Few ports have many Services: keep one copy of each."""
+    return PortKey(name, protocol)
 
 
 def _with_address(

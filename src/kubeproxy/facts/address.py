@@ -13,9 +13,8 @@ from functools import lru_cache
 
 from kubeproxy.facts.ids import Family
 
-_PLAIN_IPV4 = re.compile(
-    r"(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)", re.ASCII
-)
+_PLAIN_GROUP = re.compile(r"[1-9a-f][0-9a-f]{0,3}", re.ASCII)
+"""The last group of most IPv6 addresses: not zero, and as canonical text spells it."""
 _SURPLUS_ZEROS = re.compile(r"(?<![0-9a-fA-F])0+(?=[0-9a-fA-F]{4})")
 """Zeros in front of the four digits of a group, which upstream accepts and Python does not."""
 _LONGEST_ADDRESS = 128
@@ -28,12 +27,13 @@ def parse_ip(text: str) -> tuple[Family, str] | None:
     "Sloppy" like upstream: IPv4 numbers may have leading zeros and are decimal; an IPv4-mapped
     IPv6 address is an IPv4 address.
     """
-    if _PLAIN_IPV4.fullmatch(text):
-        return Family.IPV4, text
     if len(text) > _LONGEST_ADDRESS:
         return None
+    network, _, host = text.rpartition(".")
+    if host in _OCTETS and _is_plain_ipv4_network(network):
+        return Family.IPV4, text
     if ":" in text:
-        return _parse_ipv6(text)
+        return (Family.IPV6, text) if _is_plain_ipv6(text) else _parse_ipv6(text)
     stripped = _strip_zeros(text)
     return (Family.IPV4, stripped) if stripped else None
 
@@ -154,6 +154,26 @@ def unpack_address(raw: bytes) -> str:
 # hit. Without them `ipaddress` is a second of a cold start with 100,000 IPv6 endpoints.
 
 _OCTETS = {str(number): bytes((number,)) for number in range(256)}
+
+
+@lru_cache(maxsize=4096)
+def _is_plain_ipv4_network(octets: str) -> bool:
+    """Are these the first three octets of a canonical address?"""
+    parts = octets.split(".")
+    return len(parts) == 3 and all(part in _OCTETS for part in parts)
+
+
+def _is_plain_ipv6(text: str) -> bool:
+    """Is this a canonical address for certain? Whether it is depends on the last group only if that
+    is zero."""
+    network, _, group = text.rpartition(":")
+    return bool(_PLAIN_GROUP.fullmatch(group)) and _is_plain_ipv6_network(network)
+
+
+@lru_cache(maxsize=4096)
+def _is_plain_ipv6_network(groups: str) -> bool:
+    """Are these all but the last group of a canonical address that is no IPv4 address?"""
+    return _parse_ipv6(f"{groups}:1") == (Family.IPV6, f"{groups}:1")
 
 
 @lru_cache(maxsize=4096)

@@ -65,11 +65,21 @@ def _slice_name(facts: SliceFacts) -> str:
 
 def _merge_into(found: dict[str, Endpoint], endpoints: Sequence[Endpoint]) -> None:
     """A running endpoint beats a terminating one, whichever slice comes first."""
+    if not [e for e in endpoints if e.is_terminating]:
+        found.update(_by_text(endpoints))
+        return
     for endpoint in endpoints:
         text = endpoint.text
         if text not in found or not endpoint.is_terminating:
             found[text] = endpoint
 
 
+def _by_text(endpoints: Sequence[Endpoint]) -> Mapping[str, Endpoint]:
+    """Endpoints of one slice, so of one family, by `text`. Spelled out: a Service may have many."""
+    if endpoints and ":" in endpoints[0].address:
+        return {f"[{e.address}]:{e.port}": e for e in endpoints}
+    return {f"{e.address}:{e.port}": e for e in endpoints}
+
+
 def _in_order(found: Mapping[str, Endpoint]) -> tuple[Endpoint, ...]:
-    return tuple(found[text] for text in sorted(found))
+    return tuple(map(found.__getitem__, sorted(found)))

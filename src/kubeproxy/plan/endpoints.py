@@ -41,7 +41,7 @@ class _Topology(Struct, frozen=True, gc=False):
 
 
 def choose_endpoints(
-    endpoints: Sequence[Endpoint],
+    endpoints: tuple[Endpoint, ...],
     *,
     uses_cluster: bool,
     uses_local: bool,
@@ -51,7 +51,7 @@ def choose_endpoints(
     """The pools for one service port, from its merged endpoints in canonical order."""
     if not endpoints:
         return Choice()
-    ready = tuple(e for e in endpoints if e.is_ready)
+    ready = _same_if_all(endpoints, [e for e in endpoints if e.is_ready])
     topology = _apply_hints(ready, node_name, zone)
     cluster = _cluster_pool(endpoints, topology) if uses_cluster else Pool()
     if not uses_local:
@@ -64,6 +64,11 @@ def choose_endpoints(
         has_endpoints=bool(cluster) or any(e.is_ready or _is_draining(e) for e in endpoints),
         notes=topology.notes if uses_cluster else (),
     )
+
+
+def _same_if_all(endpoints: tuple[Endpoint, ...], chosen: list[Endpoint]) -> tuple[Endpoint, ...]:
+    """Those chosen: the very tuple if that is all of them, for the sake of memory."""
+    return endpoints if len(chosen) == len(endpoints) else tuple(chosen)
 
 
 def _is_draining(endpoint: Endpoint) -> bool:
@@ -98,7 +103,7 @@ def _union(endpoints: Sequence[Endpoint], cluster: Pool, local: Pool) -> tuple[E
 def _apply_hints(ready: tuple[Endpoint, ...], node_name: str, zone: str) -> _Topology:
     """Node hints first, then zone hints; one ready endpoint without a hint disables that kind."""
     notes: list[str] = []
-    if any(e.node_hints for e in ready):
+    if [e for e in ready if e.node_hints]:
         hinted = tuple(e for e in ready if node_name in e.node_hints)
         if not all(e.node_hints for e in ready):
             notes.append(f"node {HINTS_IGNORED}: {HINTS_INCOMPLETE}")
@@ -106,7 +111,7 @@ def _apply_hints(ready: tuple[Endpoint, ...], node_name: str, zone: str) -> _Top
             return _Topology(hinted, f"hinted for node {node_name}")
         else:
             notes.append(f"node {HINTS_IGNORED}: none names node {node_name}")
-    if any(e.zone_hints for e in ready):
+    if [e for e in ready if e.zone_hints]:
         hinted = tuple(e for e in ready if zone in e.zone_hints)
         if not all(e.zone_hints for e in ready):
             notes.append(f"zone {HINTS_IGNORED}: {HINTS_INCOMPLETE}")

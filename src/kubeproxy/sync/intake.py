@@ -178,7 +178,7 @@ class Intake:
             self._delete_service(name)
             return
         # All families are decoded before one is changed: a bad object changes nothing.
-        decoded = {family: decode_service(service, family) for family in self._engines}
+        decoded = {family: decode_service(service, family, name) for family in self._engines}
         for family, engine in self._engines.items():
             result = decoded[family]
             if result.facts is None:

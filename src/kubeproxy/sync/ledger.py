@@ -7,7 +7,7 @@ Knows neither Kubernetes nor Linux.
     wanted     owner → item → value        what `put` was given
     owners     item → owner, or several    who claims it; the smallest one's value is wanted
     pending    item → believed value       only items whose believed value is not the wanted one
-    blame      item → owner                whom a pending change is reported for
+    blame      item → owner                who gave up an item that is pending and has no owner
 
     put(owner, fragment)     kernel_belief == wanted?   yes: nothing pending
             │                        │
@@ -63,7 +63,10 @@ class Ledger(Generic[O, I, V]):
 
     def put(self, owner: O, fragment: Mapping[I, V]) -> None:
         """Replace everything this owner wants; an empty fragment forgets the owner."""
-        before = self._wanted.get(owner, {})
+        before = self._wanted.get(owner)
+        if before is None:
+            self._put_first(owner, fragment)
+            return
         touched = [k for k in before if k not in fragment or fragment[k] != before[k]]
         added = [k for k in fragment if k not in before]
         believed = {item: self._believed(item) for item in (*touched, *added)}
@@ -79,6 +82,20 @@ class Ledger(Generic[O, I, V]):
         for item, old in believed.items():
             self._update_pending(item, old, owner)
 
+    def _put_first(self, owner: O, fragment: Mapping[I, V]) -> None:
+        """The same for an owner that wanted nothing before: at a start that is every owner."""
+        owners, pending = self._owners, self._pending
+        known = {i: self._believed(i) for i in fragment if i in owners or i in pending}
+        if fragment:
+            self._wanted[owner] = fragment
+        for item in fragment:
+            if item in known:
+                self._claim(item, owner)
+                self._update_pending(item, known[item], owner)
+            else:
+                owners[item] = owner
+                pending[item] = None
+
     def remove(self, owner: O) -> None:
         self.put(owner, {})
 
@@ -93,7 +110,8 @@ class Ledger(Generic[O, I, V]):
             self._blame.pop(item, None)
         else:
             self._pending[item] = believed
-            self._blame[item] = owner
+            if item not in self._owners:
+                self._blame[item] = owner
 
     def _claim(self, item: I, owner: O) -> None:
         held = self._owners.get(item)
@@ -115,32 +133,36 @@ class Ledger(Generic[O, I, V]):
 
     def difference(self, accept: Callable[[I], bool] | None = None) -> list[OwnedChange[O, I, V]]:
         """Everything that must change, grouped by owner; only items `accept` lets through."""
-        changes = list(self.differences(accept))
-        changes.sort(key=_owner_order)
-        return changes
+        groups: dict[O | None, list[OwnedChange[O, I, V]]] = {}
+        for change in self.differences(accept):
+            groups.setdefault(change.owner, []).append(change)
+        return [change for owner in sorted(groups, key=_owner_order) for change in groups[owner]]
 
     def differences(
         self, accept: Callable[[I], bool] | None = None
     ) -> Iterator[OwnedChange[O, I, V]]:
         """The same in no order, one by one: for looking at the first of them only."""
-        return (
-            OwnedChange(self._blamed(item), item, old, self.wanted(item))
-            for item, old in self._pending.items()
-            if accept is None or accept(item)
-        )
-
-    def _blamed(self, item: I) -> O | None:
-        claim = self._owners.get(item)
-        return self._blame.get(item) if claim is None else _first(claim)
+        for item, old in self._pending.items():
+            if accept is None or accept(item):
+                claim = self._owners.get(item)
+                if claim is None:
+                    yield OwnedChange(self._blame.get(item), item, old, None)
+                else:
+                    owner = _first(claim)
+                    yield OwnedChange(owner, item, old, self._wanted[owner][item])
 
     def confirm(self, changes: Iterable[OwnedChange[O, I, V]]) -> None:
         """Record that these changes are in the kernel."""
         for change in changes:
-            if self.wanted(change.item) == change.new:
+            wanted = self.wanted(change.item)
+            if wanted is change.new or wanted == change.new:
                 self._pending.pop(change.item, None)
                 self._blame.pop(change.item, None)
             else:
                 self._pending[change.item] = change.new
+        if not self._pending:
+            # At a start everything was pending, and an emptied dictionary keeps its size.
+            self._pending = {}
 
     def resync(self, applied: Mapping[I, V], accept: Callable[[I], bool] | None = None) -> int:
         """Set what is believed to exactly `applied`, for the items `accept` lets through.
@@ -180,5 +202,5 @@ def _first(claim: O | _Claim[O]) -> O:
     return claim[0] if isinstance(claim, _Claim) else claim
 
 
-def _owner_order(change: OwnedChange[O, I, V]) -> tuple[bool, O | None]:
-    return (change.owner is not None, change.owner)
+def _owner_order(owner: O | None) -> tuple[bool, O | None]:
+    return (owner is not None, owner)

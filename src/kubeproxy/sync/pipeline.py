@@ -140,7 +140,9 @@ class Pipeline:
         names: Collection[ServiceName] = dirty.services
         if self._is_plan_due:
             self._is_plan_due = False
-            names = self.store.names() | self._plans.keys()
+            # In the order of arrival, which is nearly that of names: owners are then recorded
+            # in order, and the list of those who share an item grows at its end.
+            names = dict.fromkeys((*self.store.known(), *self._plans))
         known_faults = frozenset(self.faults)
         replaced = {name: self._replan(name) for name in names}
         self.set_node(replace(self._node, is_large_cluster=self._is_large))

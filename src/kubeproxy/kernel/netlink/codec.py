@@ -169,6 +169,11 @@ def iter_messages(data: bytes) -> Iterator[Message]:
         start += align(length)
 
 
+def sequence_number(packed: bytes) -> int:
+    """The sequence number in a packed message."""
+    return int(_U32.unpack_from(packed, 8)[0])
+
+
 def nfgen(family: int, res_id: int = 0) -> bytes:
     """The header netfilter messages carry after the netlink header."""
     return _NFGEN.pack(family, 0, res_id.to_bytes(2, "big"))

@@ -38,7 +38,10 @@ _SO_RCVBUFFORCE = 33
 _SO_ATTACH_FILTER = 26
 
 _RECEIVE_BYTES = 1 << 18
+_REPLY_BYTES = 1 << 13
+"""No single reply is longer than a page."""
 _DUMP_ATTEMPTS = 5
+_ENDS = (codec.NLMSG_DONE, codec.NLMSG_ERROR)
 _BUSY = frozenset(
     {
         *(errnos.EAGAIN, errnos.EINTR, errnos.ETIMEDOUT, errnos.ENOBUFS, errnos.ERESTART),
@@ -117,30 +120,31 @@ class NetlinkSocket:
     def dump(self, kind: int, body: bytes, flags: int = 0, *, what: str = "") -> list[Message]:
         """Return all replies of a dump, read again if the table changed meanwhile."""
         for _ in range(_DUMP_ATTEMPTS):
-            replies, complete = self._dump_once(kind, body, flags, what)
-            if complete:
-                return replies
+            replies = list(self._dump_once(kind, body, flags, what))
+            if not any(reply.flags & codec.NLM_F_DUMP_INTR for reply in replies):
+                return replies[:-1]
         raise Busy(
             f"{what}: the kernel's table kept changing while it was read", errno=errnos.EINTR
         )
 
-    def _dump_once(
-        self, kind: int, body: bytes, flags: int, what: str
-    ) -> tuple[list[Message], bool]:
+    def stream(self, kind: int, body: bytes, *, what: str = "") -> Iterator[Message]:
+        """The replies of a dump one by one, whatever changes meanwhile. Read it to its end."""
+        for reply in self._dump_once(kind, body, 0, what):
+            if reply.type not in _ENDS:
+                yield reply
+
+    def _dump_once(self, kind: int, body: bytes, flags: int, what: str) -> Iterator[Message]:
+        """All replies, the one that ends the dump included."""
         seq = self.reserve(1)
         self._send(codec.message(kind, flags | codec.NLM_F_REQUEST | codec.NLM_F_DUMP, seq, body))
-        replies: list[Message] = []
-        complete = True
         for reply in self._replies(seq, what):
-            complete = complete and not reply.flags & codec.NLM_F_DUMP_INTR
             if reply.type == codec.NLMSG_ERROR:
                 self._raise_failure(codec.parse_failure(reply), what)
-                break
             if reply.type == codec.NLMSG_DONE:
                 self._raise_failure(_done_failure(reply), what)
-                break
-            replies.append(reply)
-        return replies, complete
+            yield reply
+            if reply.type in _ENDS:
+                return
 
     def receive(self, timeout_seconds: float) -> list[Message]:
         """Messages that come without being asked for: those of the next datagram, or none."""
@@ -166,11 +170,11 @@ class NetlinkSocket:
             ]
         return failures
 
-    def ask(self, kind: int, bodies: Sequence[bytes]) -> Iterator[tuple[int, Message]]:
-        """Send a request for each body, in one call. Yield replies with the place of their request.
+    def ask(self, kind: int, bodies: Sequence[bytes]) -> tuple[int, list[bytes]]:
+        """Send a request for each body, in one call. Return the first's number, and all replies.
 
-        For protocols whose kernel side works inside `sendmsg`. All replies must fit the receive
-        buffer.
+        Each reply is one message with its envelope. For protocols whose kernel side works inside
+        `sendmsg`, and for many small replies; all of them must fit the receive buffer.
         """
         first = self.reserve(len(bodies))
         packed = [
@@ -178,10 +182,14 @@ class NetlinkSocket:
             for place, body in enumerate(bodies)
         ]
         self._send(b"".join(packed))
-        while (data := self._receive_now()) is not None:
-            for reply in codec.iter_messages(data):
-                if first <= reply.seq < first + len(bodies):
-                    yield reply.seq - first, reply
+        replies: list[bytes] = []
+        try:
+            while True:
+                replies.append(self._socket.recv(_REPLY_BYTES))
+        except BlockingIOError:
+            return first, replies
+        except OSError as error:
+            raise kernel_error(error.errno or errnos.EIO, "netlink receive") from error
 
     def reserve_replies(self, size: int) -> None:
         """Make room for replies of this many bytes."""

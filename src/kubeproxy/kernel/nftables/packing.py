@@ -232,13 +232,8 @@ def elements_list(elements: Iterable[bytes]) -> bytes:
 
 
 def elements_bodies(table: str, name: str, elements: Sequence[bytes]) -> Iterator[bytes]:
-    """Bodies of as few element messages as hold the list."""
+    """Bodies of a few element messages that hold the list."""
     head = elements_reference(table, name)
-    start, size = 0, 0
-    for position, packed in enumerate(elements):
-        if size + len(packed) > ELEMENTS_PER_LIST_BYTES:
-            yield head + elements_list(elements[start:position])
-            start, size = position, 0
-        size += len(packed)
-    if start < len(elements):
-        yield head + elements_list(elements[start:])
+    at_once = ELEMENTS_PER_LIST_BYTES // max(map(len, elements), default=1)
+    for start in range(0, len(elements), at_once):
+        yield head + elements_list(elements[start : start + at_once])

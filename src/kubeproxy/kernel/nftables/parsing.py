@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from kubeproxy.kernel.netlink.codec import (
+    ATTR_HEADER_LENGTH,
+    HEADER_LENGTH,
     NFGEN_LENGTH,
     Message,
     be,
@@ -135,6 +137,7 @@ def parse_set(message: Message) -> SetInfo:
         counts=counts,
         has_expressions=bool(expressions) and not counts,
         typeof=_typeof(found.get(NFTA_SET_USERDATA, b"")),
+        count=be(found[NFTA_SET_COUNT]) if NFTA_SET_COUNT in found else None,
     )
 
 
@@ -206,6 +209,16 @@ def _counted(raw: bytes) -> int | None:
 def parse_elements(listed: bytes) -> Iterator[ElementInfo]:
     """All elements of a dumped list."""
     return (parse_element(raw) for _, raw in iter_attrs(listed))
+
+
+def found_element(packed: bytes, reference: bytes) -> bytes | None:
+    """The packed element in a reply, envelope included, to a question about one key.
+
+    The reply names its set as the question does (`reference`). None if it is another message.
+    """
+    end = HEADER_LENGTH + NFGEN_LENGTH + len(reference)
+    is_about_it = packed[HEADER_LENGTH + NFGEN_LENGTH : end] == reference
+    return packed[end + ATTR_HEADER_LENGTH :] if is_about_it else None
 
 
 def parse_element_list(message: Message) -> bytes:

@@ -48,6 +48,8 @@ class NftablesTable(Protocol):
 
     def element_lists(self, table: str, name: str) -> list[bytes]: ...
 
+    def stream_elements(self, table: str, name: str) -> Iterator[bytes]: ...
+
     def element_runs(
         self, table: str, name: str, runs: Sequence[Sequence[bytes]]
     ) -> list[list[bytes]]: ...
@@ -134,6 +136,13 @@ class Nftables:
         dumped = self._dump(nft.GETSETELEM, body, f"list elements of {table}/{name}")
         return [nft.parse_element_list(message) for message in dumped]
 
+    def stream_elements(self, table: str, name: str) -> Iterator[bytes]:
+        """The same one by one. While the set changes, some may be missing or come twice."""
+        body = codec.nfgen(self.family) + nft.elements_reference(table, name)
+        what = f"list elements of {table}/{name}"
+        dumped = self._socket.stream(nft.SUBSYSTEM | nft.GETSETELEM, body, what=what)
+        return (nft.parse_element_list(message) for message in dumped)
+
     def elements(self, table: str, name: str) -> list[nft.ElementInfo]:
         """The elements of one set, parsed one by one."""
         lists = self.element_lists(table, name)
@@ -145,17 +154,22 @@ class Nftables:
         """Ask for keys instead of listing: of each run the elements up to the first missing one.
 
         Takes a few microseconds for a key, whatever the size of the set. A run has at most
-        `KEYS_PER_CALL` keys. The elements are packed like those of `element_lists`.
+        `KEYS_PER_CALL` keys, packed by `key_element`. The elements are packed like those of
+        `element_lists`.
         """
-        head = codec.nfgen(self.family) + nft.elements_reference(table, name)
+        reference = nft.elements_reference(table, name)
+        head = codec.nfgen(self.family) + reference
         found: list[list[bytes]] = [[] for _ in runs]
         for start, part in _calls(runs):
-            asked = [head + nft.elements_list(map(nft.key_element, run)) for run in part]
-            for place, reply in self._socket.ask(nft.SUBSYSTEM | nft.GETSETELEM, asked):
-                if reply.type != codec.NLMSG_ERROR:
-                    found[start + place].append(nft.parse_element_list(reply))
-                elif (failure := codec.parse_failure(reply)).errno != errno.ENOENT:
-                    raise kernel_error(failure.errno, f"elements of {table}/{name}", failure.text)
+            asked = [head + nft.elements_list(run) for run in part]
+            first, replies = self._socket.ask(nft.SUBSYSTEM | nft.GETSETELEM, asked)
+            for reply in replies:
+                place = codec.sequence_number(reply) - first
+                listed = nft.found_element(reply, reference)
+                if listed is None:
+                    _raise_unless_missing(reply, f"elements of {table}/{name}")
+                elif 0 <= place < len(part):
+                    found[start + place].append(listed)
         return found
 
     def objects(self, table: str) -> list[nft.ObjectInfo]:
@@ -172,6 +186,15 @@ class Nftables:
     def wait_for_readers(self) -> None:
         """Return when no packet is under way any more that may have read what is replaced now."""
         wait_for_readers()
+
+
+def _raise_unless_missing(packed: bytes, what: str) -> None:
+    """Raise what the kernel replied with, unless that is only that a key is missing."""
+    for reply in codec.iter_messages(packed):
+        if reply.type == codec.NLMSG_ERROR:
+            failure = codec.parse_failure(reply)
+            if failure.errno not in (0, errno.ENOENT):
+                raise kernel_error(failure.errno, what, failure.text)
 
 
 def _calls(runs: Sequence[Sequence[bytes]]) -> Iterator[tuple[int, Sequence[Sequence[bytes]]]]:

@@ -85,6 +85,8 @@ class SetInfo(Struct, frozen=True, gc=False):
     """Does every element come with other expressions, such as a limit?"""
     typeof: bytes = b""
     """User data that names the expressions its types are taken from, for nft to read."""
+    count: int | None = None
+    """How many elements there are, where the kernel tells: since Linux 6.16."""
 
 
 class ElementInfo(Struct, frozen=True, gc=False):

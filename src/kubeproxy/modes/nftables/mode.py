@@ -92,7 +92,9 @@ class NftablesBackend(Backend[Item, Value, Options]):
             logger.error(None, message, ipFamily=self.family.value)
 
     async def watch(self, drifted: DriftListener) -> None:
-        await watch_table(self._open_monitor, drifted)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._table.strays.run(self._open_nftables, drifted))
+            await watch_table(self._open_monitor, drifted)
 
     async def read_some(self, items: Collection[Item]) -> Mapping[Item, Value | None] | None:
         elements = [item for item in items if isinstance(item, ElementItem)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from msgspec import Struct
@@ -258,6 +259,25 @@ def hairpin_key(endpoint: Endpoint, protocol: int) -> bytes:
     return address + address + node_port_key(protocol, endpoint.port)
 
 
-def slot(endpoint: Endpoint) -> bytes:
+def slot(address: str, port: int) -> bytes:
     """An endpoint as data of a pool map: `addr . inet_service`."""
-    return pack_address(endpoint.address) + pack_port(endpoint.port)
+    return pack_address(address) + pack_port(port)
+
+
+_MANY_ENDPOINTS = 256
+
+
+@lru_cache(maxsize=1 << 15)
+def _recent_slot(address: str, port: int) -> bytes:
+    return slot(address, port)
+
+
+def pack_slots(endpoints: Sequence[Endpoint]) -> bytes:
+    """The endpoints of a pool as data of its map.
+
+    Of many endpoints few change at a time, and packing all of them again would be most of the work
+    for one. So these are remembered for a while.
+    """
+    if len(endpoints) < _MANY_ENDPOINTS:
+        return b"".join([pack_address(e.address) + pack_port(e.port) for e in endpoints])
+    return b"".join([_recent_slot(e.address, e.port) for e in endpoints])

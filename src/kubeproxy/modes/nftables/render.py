@@ -85,7 +85,7 @@ class _Slots:
     def pool(self, endpoints: tuple[Endpoint, ...]) -> Pool:
         known = self._packed.get(id(endpoints))
         if known is None:
-            known = self._packed[id(endpoints)] = Pool(b"".join(map(names.slot, endpoints)))
+            known = self._packed[id(endpoints)] = Pool(names.pack_slots(endpoints))
         return known
 
 

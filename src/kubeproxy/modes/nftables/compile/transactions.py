@@ -6,14 +6,16 @@
     4  entries           new sets and chains of single services (affinity, source ranges) to which
                          dispatch will lead
     5  guards            source ranges of frontends that had none
-    6  services          dispatch, pools, and the other chains of single services: all of one
+    6  many new pools    as at a start: nothing leads there yet. Each transaction with dispatch
+                         makes the kernel check all jumps of the table; these come without
+    7  services          dispatch, pools, and the other chains of single services: all of one
                          Service in one transaction
-    7  class chains      those that were there and get other rules: the pools they look up stand
-    8  late elements     what step 2 would add, removed; refusals of frontends that have endpoints
+    8  class chains      those that were there and get other rules: the pools they look up stand
+    9  late elements     what step 2 would add, removed; refusals of frontends that have endpoints
                          now; slots and pools nothing wants any more
-    9  removals          chains and sets that are not wanted any more
+   10  removals          chains and sets that are not wanted any more
 
-Every transaction is atomic. Step 6 never splits a Service, so a frontend moves from one class to
+Every transaction is atomic. Step 7 never splits a Service, so a frontend moves from one class to
 another together with its endpoints, and all ports of a new cluster IP appear together. The other
 steps only add what is not used yet, replace a chain as a whole, or remove what is not used any
 more.
@@ -24,7 +26,7 @@ transaction may take effect, and some things must not share one:
 
 - a dispatch element and the chain it leads to, if the chain is new: for the packet it is empty
 - a dispatch element that leaves a class, and the slots only that class draws: pick-3 was read
-  before, slot 2 is looked up after. Such slots stay until step 8, for which the packets that may
+  before, slot 2 is looked up after. Such slots stay until step 9, for which the packets that may
   still draw them are waited for (`Transaction.after_readers`)
 - a dispatch element and the source ranges of its frontend: the ranges are looked up first, so
   they must be there first
@@ -34,7 +36,8 @@ transaction may take effect, and some things must not share one:
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import chain
 
 from kubeproxy.kernel.nftables.wire import Transaction
 from kubeproxy.modes.base import AnyChange, Batch, Change, Owner, changes_of
@@ -83,18 +86,54 @@ def compile_transactions(
     `refused` are the owners of whom the kernel refused something since the first of these
     transactions. What their dispatch still uses stays.
     """
+    return chain.from_iterable(compile_steps(layout, changes, limit=limit, refused=refused))
+
+
+def compile_steps(
+    layout: FamilyLayout,
+    changes: Sequence[AnyChange],
+    *,
+    limit: int = TRANSACTION_BYTES,
+    refused: Container[Owner | None] = (),
+) -> Iterator[Iterator[Batch[Transaction]]]:
+    """The same by step. What was refused counts from the beginning of the next step."""
     steps = _Steps(changes)
-    yield from addition_batches(layout, steps.foundations, limit)
-    yield from unit_batches(layout, steps.early, limit)
-    yield from addition_batches(layout, steps.scaffold, limit)
-    yield from addition_batches(layout, steps.entries, limit)
-    yield from unit_batches(layout, steps.guards, limit)
-    # Nothing leads to a frontend whose source ranges were refused.
-    yield from unit_batches(layout, steps.services.without(refused), limit)
-    yield from addition_batches(layout, steps.class_chains, limit)
-    yield from unit_batches(layout, steps.late.without(refused), limit, after_readers=True)
+    many = ServiceChanges(pools=steps.services.take_new_pools(layout, more_than=limit))
+    yield addition_batches(layout, steps.foundations, limit)
+    yield unit_batches(layout, steps.early, limit)
+    yield addition_batches(layout, steps.scaffold, limit)
+    yield addition_batches(layout, steps.entries, limit)
+    yield unit_batches(layout, steps.guards, limit)
+    yield unit_batches(layout, many, limit)
+    # Nothing leads to a frontend whose source ranges or pools were refused.
+    yield unit_batches(layout, steps.services.without(refused), limit)
+    yield addition_batches(layout, steps.class_chains, limit)
+    yield unit_batches(layout, steps.late.without(refused), limit, after_readers=True)
     removals = [removal for removal in steps.removals if removal.change.owner not in refused]
-    yield from removal_batches(layout, removals, limit)
+    yield removal_batches(layout, removals, limit)
+
+
+class Ahead(Iterator[Batch[Transaction]]):
+    """The batches of all steps, of which the next one can be compiled while one is committed.
+
+    Only within a step: the next step may depend on what is refused.
+    """
+
+    def __init__(self, steps: Iterator[Iterator[Batch[Transaction]]]) -> None:
+        self._steps = steps
+        self._step: Iterator[Batch[Transaction]] = iter(())
+        self._next: Batch[Transaction] | None = None
+
+    def __next__(self) -> Batch[Transaction]:
+        found, self._next = self._next or next(self._step, None), None
+        while found is None:
+            self._step = next(self._steps)
+            found = next(self._step, None)
+        return found
+
+    def compile_next(self) -> None:
+        """Compile one more batch of this step, if there is one."""
+        self._next = self._next or next(self._step, None)
 
 
 class _Steps:
@@ -107,11 +146,14 @@ class _Steps:
         self.class_chains: list[StructureChange] = []
         self.removals: list[StructureChange] = []
         self._own: list[SetChange | ChainChange] = []
-        self._sort_sets(changes)
-        self._sort_chains(changes)
+        by_type: dict[type, list[AnyChange]] = {}
+        for change in changes:
+            by_type.setdefault(type(change.item), []).append(change)
+        self._sort_sets(by_type)
+        self._sort_chains(by_type)
         self._split_own()
-        elements = changes_of(changes, ElementItem, Element)
-        shrinking, pools = split_pools(changes_of(changes, PoolItem, Pool))
+        elements = changes_of(by_type.get(ElementItem, ()), ElementItem, Element)
+        shrinking, pools = split_pools(changes_of(by_type.get(PoolItem, ()), PoolItem, Pool))
         self.early, self.guards, self.late = ServiceChanges(), ServiceChanges(), ServiceChanges()
         self.late.pools += shrinking
         self.services = ServiceChanges(structure=self._own, pools=pools)
@@ -138,29 +180,30 @@ class _Steps:
         dropped = refusal.old is not None and drops(refusal.old.verdict)
         return self._leads.get(refusal.item.key, dropped)
 
-    def _sort_sets(self, changes: Sequence[AnyChange]) -> None:
-        for table in changes_of(changes, TableItem, Table):
+    def _sort_sets(self, changes: Mapping[type, Sequence[AnyChange]]) -> None:
+        for table in changes_of(changes.get(TableItem, ()), TableItem, Table):
             (self.removals if table.new is None else self.foundations).append(TableChange(table))
-        for found in changes_of(changes, SetItem, SetSpec):
+        for found in changes_of(changes.get(SetItem, ()), SetItem, SetSpec):
             if found.new is None:
                 self.removals.append(SetChange(found))
             elif found.new.is_of_service:
                 self._own.append(SetChange(found))
             else:
                 self.foundations.append(SetChange(found))
-        self.removals += map(ForeignChange, changes_of(changes, ForeignItem, Foreign))
+        foreign = changes_of(changes.get(ForeignItem, ()), ForeignItem, Foreign)
+        self.removals += map(ForeignChange, foreign)
 
-    def _sort_chains(self, changes: Sequence[AnyChange]) -> None:
-        for chain in changes_of(changes, ChainItem, Chain):
-            if chain.new is None:
-                self.removals.append(ChainChange(chain))
-            elif chain.new.kind.is_of_service:
-                self._own.append(ChainChange(chain))
-            elif chain.new.kind >= ChainKind.SCAFFOLD:
-                self.scaffold.append(ChainChange(chain))
+    def _sort_chains(self, changes: Mapping[type, Sequence[AnyChange]]) -> None:
+        for found in changes_of(changes.get(ChainItem, ()), ChainItem, Chain):
+            if found.new is None:
+                self.removals.append(ChainChange(found))
+            elif found.new.kind.is_of_service:
+                self._own.append(ChainChange(found))
+            elif found.new.kind >= ChainKind.SCAFFOLD:
+                self.scaffold.append(ChainChange(found))
             else:
-                later = self.foundations if chain.old is None else self.class_chains
-                later.append(ChainChange(chain))
+                later = self.foundations if found.old is None else self.class_chains
+                later.append(ChainChange(found))
 
     def _split_own(self) -> None:
         """Of services to which dispatch newly leads, put what is new into the entries."""

@@ -7,7 +7,7 @@ before additions, and of a pool only the slots that differ are sent.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -36,6 +36,17 @@ class ServiceChanges(Struct):
     structure: list[SetChange | ChainChange] = field(default_factory=list)
     elements: list[Change[ElementItem, Element]] = field(default_factory=list)
     pools: list[Change[PoolItem, Pool]] = field(default_factory=list)
+
+    def take_new_pools(
+        self, layout: FamilyLayout, *, more_than: int
+    ) -> list[Change[PoolItem, Pool]]:
+        """Take out the pools of which nothing exists yet, if they are more than so many bytes."""
+        new = [change for change in self.pools if change.old is None]
+        slots = sum(len(_slots(change.new)) for change in new) // (layout.address_length + 4)
+        if slots * pool_templates(layout)[names.SERVICE_POOLS].size <= more_than:
+            return []
+        self.pools = [change for change in self.pools if change.old is not None]
+        return new
 
     def without(self, owners: Container[Owner | None]) -> ServiceChanges:
         """The same without the changes of these owners."""
@@ -73,6 +84,23 @@ def _slots(pool: Pool | None) -> bytes:
     return b"" if pool is None else pool.slots
 
 
+_BLOCK_SLOTS = 64
+
+
+def differing_slots(old: bytes, new: bytes, width: int) -> list[int]:
+    """Where slots begin that differ. A pool may be long, so equal blocks are passed over."""
+    block, end = _BLOCK_SLOTS * width, max(len(old), len(new))
+    found: list[int] = []
+    for first in range(0, end, block):
+        if old[first : first + block] != new[first : first + block]:
+            found += [
+                start
+                for start in range(first, min(first + block, end), width)
+                if old[start : start + width] != new[start : start + width]
+            ]
+    return found
+
+
 class Unit(Struct):
     """Changes that must not be split."""
 
@@ -107,7 +135,7 @@ class _Units:
 
     def of(self, change: AnyChange) -> Unit:
         # Leftovers without an owner need not stay together.
-        name = change.item if change.owner is None else change.owner.service
+        name = change.item if change.owner is None else change.owner[:2]
         found = self._by_service.get(name)
         if found is None:
             found = self._by_service[name] = Unit()
@@ -214,9 +242,10 @@ class _Builder:
         width = self._width
         if not old:
             head, middle = template.head + item.key, template.middle
+            starts = range(0, len(new), width)
             added = [
-                head + index_bytes(start // width) + middle + new[start : start + width]
-                for start in range(0, len(new), width)
+                head + index + middle + new[start : start + width]
+                for index, start in zip(_indexes(len(starts)), starts, strict=True)
             ]
         else:
             added = self._replace_slots(item, old, new)
@@ -224,21 +253,25 @@ class _Builder:
 
     def _replace_slots(self, item: PoolItem, old: bytes, new: bytes) -> list[bytes]:
         """Delete the slots that change, leave the others alone. Return those to add."""
-        template = self._templates[item.map]
-        width = self._width
-        added: list[bytes] = []
-        deleted: list[bytes] = []
-        for start in range(0, max(len(old), len(new)), width):
-            before, after = old[start : start + width], new[start : start + width]
-            if before == after:
-                continue
-            key = item.key + index_bytes(start // width)
-            if any(before):
-                deleted.append(template.bare_head + key)
-            if after:
-                added.append(template.head + key + template.middle + after)
+        template, width = self._templates[item.map], self._width
+        bare, head, middle = (
+            template.bare_head + item.key,
+            template.head + item.key,
+            template.middle,
+        )
+        hole = b"\0" * width
+        starts = differing_slots(old, new, width)
+        deleted = [
+            bare + index_bytes(start // width)
+            for start in starts
+            if old[start : start + width] not in (b"", hole)
+        ]
         self._note(self._deleted, item.map, deleted)
-        return added
+        return [
+            head + index_bytes(start // width) + middle + new[start : start + width]
+            for start in starts
+            if start < len(new)
+        ]
 
     def _note(self, where: dict[str, list[bytes]], name: str, packed: list[bytes]) -> None:
         if packed:
@@ -259,6 +292,11 @@ class _Builder:
 
 
 _INDEXES = tuple(codec.INDEX.pack(number) for number in range(1024))
+
+
+def _indexes(count: int) -> Iterable[bytes]:
+    """The first indexes of a pool as they stand in keys."""
+    return _INDEXES[:count] if count <= len(_INDEXES) else map(index_bytes, range(count))
 
 
 def index_bytes(number: int) -> bytes:

@@ -14,6 +14,7 @@ Pure. Every function returns all chains its class needs, the entry chain first.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -83,6 +84,26 @@ def local_class(
         listed.append(rule(rules.goto(target)))
     entry = Chain(ChainKind.CLASS_ENTRY, tuple(listed))
     return ServiceClass(name, ((ChainItem(name), entry), *chains))
+
+
+_DISPATCHED_CLASS = re.compile(r"([a-z]+)(?:-local)?-([0-9]{1,5})(?:-([0-9]{1,5}))?(?:-[a-z]+)?")
+"""A word, one or two numbers, and perhaps how a number is drawn."""
+
+
+@lru_cache(maxsize=4096)
+def class_pools(entry: str) -> tuple[tuple[str, int], ...]:
+    """The maps that a class looks up, each with the number of slots it draws from there.
+
+    By the name of the chain that dispatch leads to; none for a chain that is no class.
+    """
+    found = _DISPATCHED_CLASS.fullmatch(entry)
+    if found is None:
+        return ()
+    by_node_port = found[1] == "nodeport"
+    main = names.NODE_PORT_POOLS if by_node_port else names.SERVICE_POOLS
+    local = names.NODE_PORT_LOCAL_POOLS if by_node_port else names.LOCAL_POOLS
+    pools = ((main, int(found[2])), (local, int(found[3] or 0)))
+    return tuple((name, count) for name, count in pools if count)
 
 
 def short_circuit(context: ClassContext, target: str) -> Iterator[Rule]:

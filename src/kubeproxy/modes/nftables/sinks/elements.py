@@ -7,8 +7,11 @@ report the same, and what is not like ours differs from what we would write.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+
+from msgspec import Struct
 
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.nftables.table import KEYS_PER_CALL, NftablesTable
@@ -18,22 +21,69 @@ from kubeproxy.modes.nftables.compile import codec
 from kubeproxy.modes.nftables.compile.units import index_bytes, pool_templates
 from kubeproxy.modes.nftables.items import Element, ElementItem, Item, Pool, PoolItem, Value
 from kubeproxy.modes.nftables.names import FamilyLayout
+from kubeproxy.modes.nftables.rules.classes import class_pools
 from kubeproxy.modes.nftables.rules.refused import COUNTING_NAMES
 from kubeproxy.modes.nftables.rules.typeof import LONGEST_POOL
 from kubeproxy.modes.nftables.scaffold import known_set_specs
 
+UNREADABLE = (KeyError, IndexError, ValueError, struct.error)
+"""What decoding raises when a dump does not have the form that it is known to have."""
+
+MOST_LISTED = 100_000
+"""A map with more slots is not listed but asked for by key: from here on that is quicker."""
+
+MOST_STRAYS = 5_000
+"""With more slots than these that no dispatch element leads to, a map is listed, however large."""
+
+
+class LargeMap(Struct, frozen=True):
+    """A pool map that is too large to be listed: its pools that dispatch leads to.
+
+    `count` is the number of its elements, if the kernel tells.
+    """
+
+    name: str
+    pools: Mapping[bytes, int]
+    count: int | None
+
 
 def list_elements(
-    nftables: NftablesTable, layout: FamilyLayout, present: Iterable[str]
-) -> dict[Item, Value]:
-    """Elements of the sets we know. Those of affinity sets are left out: packets add them."""
+    nftables: NftablesTable, layout: FamilyLayout, counts: Mapping[str, int | None]
+) -> tuple[dict[Item, Value], list[LargeMap]]:
+    """Elements of the sets we know, of which `counts` has sizes; and the maps that are too large.
+
+    Elements of affinity sets are left out: packets add them.
+    """
     items: dict[Item, Value] = {}
+    large: list[LargeMap] = []
     templates = pool_templates(layout)
-    for name in sorted(known_set_specs(layout).keys() & set(present)):
-        lists = nftables.element_lists(names.TABLE_NAME, name)
-        template = templates.get(name)
-        items |= _members(name, lists) if template is None else _pools(name, lists, template)
-    return items
+    for name in sorted((known_set_specs(layout).keys() - templates.keys()) & counts.keys()):
+        items |= _members(name, nftables.element_lists(names.TABLE_NAME, name))
+    expected = _dispatched_pools(items)
+    for name in sorted(templates.keys() & counts.keys()):
+        found = LargeMap(name, expected[name], counts[name])
+        if _is_large(found):
+            large.append(found)
+        else:
+            lists = nftables.element_lists(names.TABLE_NAME, name)
+            items |= _pools(name, lists, templates[name])
+    return items, large
+
+
+def _dispatched_pools(items: Mapping[Item, Value]) -> dict[str, dict[bytes, int]]:
+    """By map the pools that are in use, each with its number of slots."""
+    pools: dict[str, dict[bytes, int]] = {name: {} for name in names.POOL_MAPS}
+    for item, value in items.items():
+        if isinstance(item, ElementItem) and isinstance(value, Element) and value.verdict:
+            for name, count in class_pools(value.verdict.chain):
+                pools[name][item.key] = count
+    return pools
+
+
+def _is_large(found: LargeMap) -> bool:
+    expected = sum(found.pools.values())
+    strays = 0 if found.count is None else found.count - expected
+    return expected > MOST_LISTED and strays <= MOST_STRAYS
 
 
 def _members(name: str, lists: Iterable[bytes]) -> dict[Item, Value]:
@@ -55,7 +105,7 @@ def _pools(name: str, lists: Iterable[bytes], template: ElementTemplate) -> dict
     """The pools of one map. What is no slot is reported as a single element, so that it goes."""
     pools: dict[bytes, dict[int, bytes]] = {}
     strays: dict[Item, Value] = {}
-    for key, data in _pool_elements(lists, template):
+    for key, data in pool_elements(lists, template):
         index = codec.INDEX.unpack(key[-4:])[0] if data else LONGEST_POOL
         if index >= LONGEST_POOL or not any(data):
             strays[ElementItem(name, key)] = Element()
@@ -64,7 +114,7 @@ def _pools(name: str, lists: Iterable[bytes], template: ElementTemplate) -> dict
     return strays | {PoolItem(name, key): join_slots(slots) for key, slots in pools.items()}
 
 
-def _pool_elements(
+def pool_elements(
     lists: Iterable[bytes], template: ElementTemplate
 ) -> Iterator[tuple[bytes, bytes]]:
     """Keys and data; no data where an element is not like ours."""
@@ -175,5 +225,36 @@ class _Question:
             start, count = start + count, KEYS_PER_CALL
 
     def _ask(self, nftables: NftablesTable, runs: Sequence[Sequence[bytes]]) -> list[bytes]:
-        found = nftables.element_runs(names.TABLE_NAME, self._name, runs)
+        packed = [list(map(nft.key_element, run)) for run in runs]
+        found = nftables.element_runs(names.TABLE_NAME, self._name, packed)
         return list(chain.from_iterable(found))
+
+
+class FoundPools(Struct, frozen=True):
+    """What was asked for and is there, and of how many elements it consists."""
+
+    items: dict[Item, Value]
+    elements: int
+
+
+def find_pools(
+    nftables: NftablesTable, layout: FamilyLayout, name: str, pools: Mapping[bytes, int]
+) -> FoundPools:
+    """What there is of these pools, each of which should have so many slots."""
+    template = pool_templates(layout)[name]
+    runs = [run for pool, count in pools.items() for run in _runs(template, pool, count)]
+    found = nftables.element_runs(names.TABLE_NAME, name, runs)
+    # Behind a gap, which only another process can leave, there may be more.
+    behind = [
+        [key] for asked, there in zip(runs, found, strict=True) for key in asked[len(there) + 1 :]
+    ]
+    found += nftables.element_runs(names.TABLE_NAME, name, behind)
+    items = _pools(name, map(b"".join, found), template)
+    return FoundPools(items, sum(map(len, found)))
+
+
+def _runs(template: ElementTemplate, pool: bytes, count: int) -> Iterator[Sequence[bytes]]:
+    head = template.bare_head + pool
+    keys = [head + index_bytes(index) for index in range(count)]
+    for start in range(0, count, KEYS_PER_CALL):
+        yield keys[start : start + KEYS_PER_CALL]

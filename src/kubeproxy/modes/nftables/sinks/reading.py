@@ -8,8 +8,9 @@ to do about it.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
 
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.nftables.table import NftablesTable
@@ -32,10 +33,7 @@ from kubeproxy.modes.nftables.rules.affinity import affinity_set_spec
 from kubeproxy.modes.nftables.rules.expressions import Rule
 from kubeproxy.modes.nftables.rules.refused import COUNTING_SETS, Counted
 from kubeproxy.modes.nftables.scaffold import known_set_specs
-from kubeproxy.modes.nftables.sinks.elements import list_elements
-
-UNREADABLE = (KeyError, IndexError, ValueError, struct.error)
-"""What decoding raises when a dump does not have the form that it is known to have."""
+from kubeproxy.modes.nftables.sinks.elements import LargeMap, list_elements
 
 
 def find_table(nftables: NftablesTable) -> nft.TableInfo | None:
@@ -43,26 +41,31 @@ def find_table(nftables: NftablesTable) -> nft.TableInfo | None:
     return next((t for t in nftables.tables() if t.name == names.TABLE_NAME), None)
 
 
-def read_table(nftables: NftablesTable, layout: FamilyLayout) -> dict[Item, Value]:
-    """The table as items, or nothing if there is no table."""
+class Reading(Struct, frozen=True):
+    """The table as items, but for maps that are so large that they must be asked for by key."""
+
+    items: dict[Item, Value]
+    large: Sequence[LargeMap] = ()
+
+
+def read_table(nftables: NftablesTable, layout: FamilyLayout) -> Reading:
+    """The table, or nothing if there is no table."""
     table = find_table(nftables)
     if table is None:
-        return {}
-    sets = {
-        found.name: codec.parse_set(found)
-        for found in nftables.sets(names.TABLE_NAME)
-        if not found.flags & nft.NFT_SET_ANONYMOUS
-    }
+        return Reading({})
+    declared = nftables.sets(names.TABLE_NAME)
+    named = [found for found in declared if not found.flags & nft.NFT_SET_ANONYMOUS]
+    sets = {found.name: codec.parse_set(found) for found in named}
     if not is_adoptable(layout, sets):
-        return {TABLE: Table(is_usable=False)}
+        return Reading({TABLE: Table(is_usable=False)})
     items: dict[Item, Value] = {
         TABLE: Table(is_dormant=bool(table.flags & nft.NFT_TABLE_F_DORMANT))
     }
     items |= {SetItem(name): spec for name, spec in sets.items()}
     items |= _read_chains(nftables)
-    items |= list_elements(nftables, layout, sets.keys())
     items |= _read_foreign(nftables)
-    return items
+    elements, large = list_elements(nftables, layout, {found.name: found.count for found in named})
+    return Reading(items | elements, large)
 
 
 def is_adoptable(layout: FamilyLayout, sets: Mapping[str, SetSpec]) -> bool:

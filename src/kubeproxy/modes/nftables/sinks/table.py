@@ -20,7 +20,7 @@ from kubeproxy.logs import get_logger
 from kubeproxy.modes.base import SCAFFOLD, AnyChange, Batch, Change, Owner
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.compile.refusals import describe_refusal
-from kubeproxy.modes.nftables.compile.transactions import compile_transactions
+from kubeproxy.modes.nftables.compile.transactions import Ahead, compile_steps
 from kubeproxy.modes.nftables.items import (
     TABLE,
     ChainItem,
@@ -34,14 +34,25 @@ from kubeproxy.modes.nftables.items import (
     Value,
 )
 from kubeproxy.modes.nftables.names import FamilyLayout
-from kubeproxy.modes.nftables.sinks.elements import find_elements
-from kubeproxy.modes.nftables.sinks.reading import UNREADABLE, find_table, read_table
+from kubeproxy.modes.nftables.sinks.elements import (
+    UNREADABLE,
+    LargeMap,
+    find_elements,
+    find_pools,
+)
+from kubeproxy.modes.nftables.sinks.reading import find_table, read_table
+from kubeproxy.modes.nftables.sinks.strays import StraySearch
 
 logger = get_logger(__name__)
 
 _BUSY = frozenset((errno.EAGAIN, errno.EINTR, errno.ENOBUFS))
 _CONFLICTS = frozenset((errno.EBUSY, errno.EEXIST, errno.ENOENT, errno.ELOOP, errno.EMLINK))
 """Refusals that are due to what is in the table already."""
+
+_LARGE_BYTES = 100_000
+
+_POOLS_AT_ONCE = 64
+"""How many pools of a large map are read before other tasks get their turn: a few milliseconds."""
 
 _READERS_SECONDS = 0.1
 """The kernel usually says after some 10 ms that all are done, and no packet takes this long."""
@@ -69,8 +80,10 @@ class TableSink:
         self._nftables: NftablesTable | None = None
         self._refused: set[Owner | None] = set()
         """Owners of whom something was refused since changes of theirs were last compiled."""
+        self.strays = StraySearch(layout)
         self._may_have_readers = False
         """May packets be under way that have read what a transaction has replaced since?"""
+        self._ahead = Ahead(iter(()))
         self._conflict = ""
         self._is_resisting = False
         self._was_replaced = False
@@ -93,10 +106,28 @@ class TableSink:
             return self._replace(f"the same was refused twice: {self._conflict}")
         try:
             found = await asyncio.to_thread(read_table, self.nftables, self._layout)
+            open_maps = [large for large in found.large if not await self._ask(large, found.items)]
         except UNREADABLE as error:
             return self._replace(f"it cannot be read: {error!r}")
         self._was_replaced = False
-        return found
+        self.strays.request(open_maps)
+        return found.items
+
+    async def _ask(self, large: LargeMap, items: dict[Item, Value]) -> bool:
+        """Read a large map by key. Return whether that is certain to be all there is.
+
+        Each call takes microseconds, so this is done here. In a thread of its own it would have to
+        wait for its turn after every call.
+        """
+        pools = list(large.pools.items())
+        slots = 0
+        for start in range(0, len(pools), _POOLS_AT_ONCE):
+            part = dict(pools[start : start + _POOLS_AT_ONCE])
+            found = find_pools(self.nftables, self._layout, large.name, part)
+            items.update(found.items)
+            slots += found.elements
+            await asyncio.sleep(0)
+        return slots == large.count
 
     async def read_some(
         self, elements: Collection[ElementItem]
@@ -119,20 +150,35 @@ class TableSink:
 
     def compile(self, changes: Sequence[Change[Item, Value]]) -> Iterator[Batch[Transaction]]:
         self._refused.difference_update(change.owner for change in changes)
-        return compile_transactions(self._layout, changes, refused=self._refused)
+        self._ahead = Ahead(compile_steps(self._layout, changes, refused=self._refused))
+        return self._ahead
 
     async def apply(self, batch: Batch[Transaction]) -> None:
         """Commit one transaction: all of it or nothing."""
         transaction = batch.payload
         if transaction.after_readers and self._may_have_readers:
             await self._wait_for_readers()
-        refusals = self.nftables.commit(transaction)
+        refusals = await self._commit(transaction)
         if refusals:
             self._refused.update(change.owner for change in batch.changes)
             self._raise(refusals[0], transaction, batch.changes)
         self._may_have_readers = self._may_have_readers or not transaction.after_readers
-        # Other tasks get their turn between transactions: this call may have taken 20 ms.
+
+    async def _commit(self, transaction: Transaction) -> tuple[nft.Refusal, ...]:
+        """Commit, and compile the next transaction while the kernel works on a large one.
+
+        That takes it some 20 ms, in which other tasks get their turn, too. A small one takes less
+        than a thread takes to begin.
+        """
+        if transaction.size < _LARGE_BYTES:
+            return self.nftables.commit(transaction)
+        committing = asyncio.create_task(asyncio.to_thread(self.nftables.commit, transaction))
         await asyncio.sleep(0)
+        try:
+            self._ahead.compile_next()
+        finally:
+            refusals = await committing
+        return refusals
 
     async def _wait_for_readers(self) -> None:
         """Let packets under way finish, without making later changes wait for a busy kernel."""
