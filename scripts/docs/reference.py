@@ -168,8 +168,11 @@ def labels_page() -> str:
     rows += [(code(key.name), "annotation", key.kind, key.what) for key in ANNOTATIONS]
     return page(
         "Labels and annotations",
-        "All that are read. kube-proxy writes none. There is none that changes how a single "
-        "Service is programmed: that is what the fields of the Service are for.",
+        "All that are read. kube-proxy writes none. Those with the prefix `kubeproxy/` are ours: "
+        "upstream's kube-proxy does not read them. Without them everything is as upstream does it. "
+        "A value that cannot be understood is logged, shown by `kpctl explain`, and reported as an "
+        "event `InvalidAnnotation`; then the default holds. [Balancing](../guides/balancing.md) "
+        "has examples and what each mode can do.",
         table(("name", "kind", "on", "meaning"), rows),
         "A Node with the taint `ToBeDeletedByClusterAutoscaler`, or one that is being deleted, "
         "makes `/healthz` answer 503, so that load balancers send no new traffic to it.",

@@ -52,6 +52,7 @@ def test_both_programs_are_measured(programs: None, mode: str, with_data: bool) 
         with_many=False,
         with_conntrack=False,
         with_modes=False,
+        with_balance=False,
     )
     results = run_benchmark(options, Progress(_nothing, found))
     records = {(record.mode, record.name): record for record in results.records}
@@ -79,6 +80,7 @@ def test_many_changes_are_measured_at_the_full_rate(programs: None) -> None:
         with_data=False,
         with_conntrack=False,
         with_modes=False,
+        with_balance=False,
     )
     results = run_benchmark(options, Progress(_nothing, lambda _: None))
     found = {record.name: record.ours for record in results.records}

@@ -40,7 +40,7 @@ def test_whatever_a_mode_wants_is_read_back_equal(mode: str, data: st.DataObject
     assert isinstance(settings, Settings)
     found = load_mode(mode)
     backend = found.create(family, found.options(settings.config, settings.extensions))
-    world = data.draw(worlds(family))
+    world = data.draw(worlds(family, mode))
     items = dict(backend.scaffold(world.node))
     for plan in world.plans():
         items |= backend.render(plan, world.node)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tests.support.builders import endpoint, endpoint_slice
 
-from kubeproxy.facts.endpoint import PortKey, SliceFacts, merge_slices
+from kubeproxy.facts.endpoint import PortKey, SliceFacts, merge_rotation, merge_slices
 from kubeproxy.facts.ids import Protocol, ServiceName
+from kubeproxy.facts.policy import FULL_ROTATION
 
 HTTP = PortKey("http", Protocol.TCP)
 
@@ -53,3 +54,14 @@ def test_one_address_with_two_ports_is_two_endpoints() -> None:
 def test_a_port_without_endpoints_does_not_appear() -> None:
     empty = SliceFacts(ServiceName("default", "web"), "a", ((HTTP, ()),))
     assert merge_slices([empty]) == {}
+
+
+def test_weights_of_all_slices_count_and_of_two_the_first_by_name() -> None:
+    one = endpoint_slice(endpoints=[], slice_name="a", weights={"10.0.0.1": 2})
+    two = endpoint_slice(endpoints=[], slice_name="b", weights={"10.0.0.1": 9, "10.0.0.2": 0})
+    assert merge_rotation([two, one]).weights == {"10.0.0.1": 2, "10.0.0.2": 0}
+
+
+def test_services_without_weights_share_one_value() -> None:
+    """What is not used costs nothing per Service."""
+    assert merge_rotation([endpoint_slice()]) is FULL_ROTATION

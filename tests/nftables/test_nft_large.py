@@ -21,18 +21,18 @@ from kubeproxy.facts.node import LocalDetector
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.compile.units import index_bytes
-from kubeproxy.modes.nftables.items import ElementItem
+from kubeproxy.modes.nftables.items import Chain, ChainKind, ElementItem
 from kubeproxy.modes.nftables.mode import NftablesBackend
 from kubeproxy.modes.nftables.names import layout_of
 from kubeproxy.modes.nftables.rules.classes import (
     ClassContext,
     ServiceClass,
-    class_pools,
+    drawn_pools,
     local_class,
     masqueraded_class,
     pick_class,
 )
-from kubeproxy.modes.nftables.rules.expressions import Lookup, Numgen
+from kubeproxy.modes.nftables.rules.pieces import Draw, goto, rule
 from kubeproxy.modes.nftables.sinks import elements
 from kubeproxy.modes.nftables.sinks.elements import LargeMap, find_elements
 from kubeproxy.modes.nftables.sinks.reading import read_table
@@ -44,34 +44,28 @@ LAYOUT = layout_of(Family.IPV4)
 CONTEXT = ClassContext(LAYOUT, LocalDetector(), 0x4000)
 
 CLASSES = [
-    pick_class(CONTEXT, 3),
-    masqueraded_class(CONTEXT, 12),
-    masqueraded_class(CONTEXT, 12, by_node_port=True),
-    local_class(CONTEXT, 3, 1),
-    local_class(CONTEXT, 3, 0),
-    local_class(CONTEXT, 40, 7, by_node_port=True),
+    (pick_class(CONTEXT, 3), {"service-pools": 3}),
+    (pick_class(CONTEXT, 5, draw=Draw.HASH), {"service-pools": 5}),
+    (masqueraded_class(CONTEXT, 12), {"service-pools": 12}),
+    (masqueraded_class(CONTEXT, 12, by_node_port=True), {"nodeport-pools": 12}),
+    (local_class(CONTEXT, 3, 1), {"service-pools": 3, "service-local-pools": 1}),
+    (local_class(CONTEXT, 3, 0), {"service-pools": 3}),
+    (
+        local_class(CONTEXT, 40, 7, by_node_port=True, draw=Draw.HASH),
+        {"nodeport-pools": 40, "nodeport-local-pools": 7},
+    ),
 ]
 
 
-@pytest.mark.parametrize("found", CLASSES, ids=lambda found: found.entry)
-def test_the_name_of_a_class_tells_its_pools(found: ServiceClass) -> None:
-    """What its chains look up, and how many slots they draw from."""
-    drawn = {
-        (lookup.set, numgen.modulus)
-        for _, chain in found.chains
-        for rule in chain.rules
-        for numgen in rule.expressions
-        for lookup in rule.expressions
-        if isinstance(numgen, Numgen) and isinstance(lookup, Lookup)
-    }
-    assert set(class_pools(found.entry)) == drawn
+@pytest.mark.parametrize(("found", "pools"), CLASSES)
+def test_chains_lead_to_pools(found: ServiceClass, pools: dict[str, int]) -> None:
+    chains = {item.name: chain for item, chain in found.chains}
+    assert drawn_pools(found.entry, chains) == pools
 
 
-@pytest.mark.parametrize(
-    "name", ["services", "external-", "pick-x", "external-ABC234-default/web/tcp/http", "pick-0"]
-)
-def test_other_chains_have_no_pools(name: str) -> None:
-    assert class_pools(name) == ()
+def test_chains_that_are_gone_or_lead_in_circles_have_no_pools() -> None:
+    back = Chain(ChainKind.CLASS_ENTRY, (rule(goto("a")), rule(goto("gone"))))
+    assert drawn_pools("a", {"a": back}) == drawn_pools("gone", {}) == {}
 
 
 @pytest.fixture
@@ -81,7 +75,7 @@ def nothing_is_listed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-@given(st.sampled_from(tuple(Family)).flatmap(worlds))
+@given(st.sampled_from(tuple(Family)).flatmap(lambda family: worlds(family, "nftables")))
 @settings(max_examples=40)
 def test_by_key_and_search_are_what_a_listing_shows(world: World) -> None:
     """Of any table that was programmed. Two Services may claim an address: then dispatch leads to

@@ -46,8 +46,12 @@ WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 """These clusters take long to shrink and are small: a counterexample is shown as found."""
 
 families = st.sampled_from(tuple(Family))
-pairs = families.flatmap(lambda family: st.tuples(worlds(family), worlds(family)))
-histories = families.flatmap(lambda family: st.lists(worlds(family), min_size=1, max_size=5))
+pairs = families.flatmap(
+    lambda family: st.tuples(worlds(family, "nftables"), worlds(family, "nftables"))
+)
+histories = families.flatmap(
+    lambda family: st.lists(worlds(family, "nftables"), min_size=1, max_size=5)
+)
 
 
 class Proxy:

@@ -11,6 +11,7 @@ from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import DetectorKind, LocalDetector
 from kubeproxy.modes.iptables.options import options_of as iptables_options_of
 from kubeproxy.modes.ipvs.options import options_of as ipvs_options_of
+from kubeproxy.modes.registry import load_mode
 from kubeproxy.run.startup import (
     FamilyProblem,
     NodeIdentity,
@@ -364,7 +365,9 @@ def test_one_family_gets_its_own_view_of_the_node() -> None:
         pod_cidrs=(),
         node_port_addresses=("192.0.2.0/24",),
         allows_external_ips=False,
+        mode=load_mode("iptables"),
     )
+    assert (found.mode, found.algorithms) == ("iptables", load_mode("iptables").algorithms)
     assert (found.name, found.ip, found.family) == ("worker-a", "2001:db8::1", V6)
     assert found.detector == cidr("fd00::/56")
     assert found.node_port_cidrs == ("::/0",)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 from tests.support.builders import endpoint, endpoint_slice, node, service
 from tests.support.fake_backend import FakeBackend
 
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.facts.limits import NO_LIMITS, Limits
+from kubeproxy.facts.policy import Algorithm
 from kubeproxy.logs.limit import LogLimit
 from kubeproxy.status.event_series import Reference
 from kubeproxy.status.events import Recorder
@@ -44,13 +46,18 @@ class Node:
     """A node and the events that it records."""
 
     def __init__(
-        self, family: Family = Family.IPV4, zone: str = "", limits: Limits = NO_LIMITS
+        self,
+        family: Family = Family.IPV4,
+        zone: str = "",
+        *,
+        limits: Limits = NO_LIMITS,
+        algorithms: Sequence[Algorithm] = (),
     ) -> None:
         self.recorder = FakeRecorder()
         self.now = 0.0
         limit = LogLimit(burst=MOST_PER_MINUTE, monotonic=lambda: self.now)
         events = ServiceEvents(self.recorder, limit)
-        facts = node(family, zone=zone, limits=limits)
+        facts = node(family, zone=zone, mode="fake", limits=limits, algorithms=algorithms)
         self.pipeline = Pipeline(FakeBackend(family), facts, listener=events)
 
     def started(self) -> Node:
@@ -65,6 +72,8 @@ class Node:
         cluster_ip: str = "10.96.0.10",
         vips: Sequence[str] = (),
         is_local: bool = False,
+        algorithm: Algorithm | None = None,
+        ignored: tuple[str, ...] = (),
     ) -> list[tuple[str, str]]:
         """Set a Service with its endpoints. Return the events of the round that follows."""
         facts = service(
@@ -72,8 +81,9 @@ class Node:
             cluster_ip=cluster_ip,
             load_balancer_ips=vips,
             internal_local=is_local,
+            algorithm=algorithm,
         )
-        self.pipeline.store.set_service(facts)
+        self.pipeline.store.set_service(replace(facts, ignored=ignored))
         self.pipeline.store.set_slice(endpoint_slice(f"default/{name}", endpoints, slice_name=name))
         self.pipeline.recompute()
         return self.recorder.take()
@@ -202,3 +212,27 @@ def test_refused_addresses_are_reported_by_nodes_with_an_endpoint() -> None:
 def test_a_control_port_is_reported_by_the_node_whose_it_is() -> None:
     host = Node(limits=Limits(refused_node_ports=((8080, 8080),))).started()
     assert host.serve("web", endpoint("192.0.2.10")) == [("web", "AddressRefused")]
+
+
+def test_an_algorithm_that_the_mode_does_not_have() -> None:
+    """Recorded once, where an endpoint runs; a change to another such algorithm is new."""
+    host = Node(algorithms=(Algorithm.RANDOM,)).started()
+    assert host.serve("web", HERE, algorithm=Algorithm.RANDOM) == []
+    assert host.serve("web", HERE, algorithm=Algorithm.SOURCE_HASH) == [
+        ("web", "AlgorithmNotSupported")
+    ]
+    assert "algorithm source-hash is not possible in fake mode" in host.recorder.notes[-1]
+    assert host.serve("web", HERE, THERE, algorithm=Algorithm.SOURCE_HASH) == []
+    assert host.serve("web", HERE, algorithm=Algorithm.LEAST_CONNECTIONS) == [
+        ("web", "AlgorithmNotSupported")
+    ]
+    assert host.serve("far", THERE, cluster_ip="10.96.0.11", algorithm=Algorithm.SOURCE_HASH) == []
+
+
+def test_an_annotation_that_cannot_be_understood() -> None:
+    host = Node().started()
+    wrong = ("annotation kubeproxy/algorithm: 'x' is none of a, b; the default is used",)
+    assert host.serve("web", HERE, ignored=wrong) == [("web", "InvalidAnnotation")]
+    assert host.recorder.notes[-1] == wrong[0]
+    assert host.serve("web", HERE, THERE, ignored=wrong) == []
+    assert host.serve("far", THERE, cluster_ip="10.96.0.11", ignored=wrong) == []

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from kubeproxy.facts.endpoint import Endpoint, PortKey, SliceFacts
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
 from kubeproxy.facts.limits import NO_LIMITS, Limits
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts
+from kubeproxy.facts.policy import Algorithm, Policy, Rotation
 from kubeproxy.facts.service import PortFacts, ServiceFacts
 from kubeproxy.plan.service import plan_service
 from kubeproxy.plan.types import ServicePlan
@@ -62,6 +63,7 @@ def service(
     external_local: bool = False,
     internal_local: bool = False,
     health_check_node_port: int = 0,
+    algorithm: Algorithm | None = None,
 ) -> ServiceFacts:
     namespace, _, short = name.partition("/")
     return ServiceFacts(
@@ -75,6 +77,7 @@ def service(
         is_external_policy_local=external_local,
         is_internal_policy_local=internal_local,
         health_check_node_port=health_check_node_port,
+        policy=Policy(algorithm) if algorithm else None,
     )
 
 
@@ -85,10 +88,16 @@ def endpoint_slice(
     slice_name: str = "web-1",
     port_name: str = "http",
     protocol: Protocol = Protocol.TCP,
+    weights: Mapping[str, int] | None = None,
 ) -> SliceFacts:
     namespace, _, short = name.partition("/")
     key = PortKey(port_name, protocol)
-    return SliceFacts(ServiceName(namespace, short), slice_name, ((key, tuple(endpoints)),))
+    return SliceFacts(
+        ServiceName(namespace, short),
+        slice_name,
+        ((key, tuple(endpoints)),),
+        weights=tuple((weights or {}).items()),
+    )
 
 
 def node(
@@ -105,6 +114,8 @@ def node(
     external_ips: bool = True,
     large: bool = False,
     limits: Limits = NO_LIMITS,
+    mode: str = "",
+    algorithms: Collection[Algorithm] = tuple(Algorithm),
 ) -> NodeFacts:
     """A node that recognises its pods by the cluster CIDR, unless a detector is given."""
     is_ipv4 = family is Family.IPV4
@@ -123,6 +134,8 @@ def node(
         allows_external_ips=external_ips,
         is_large_cluster=large,
         limits=limits,
+        mode=mode,
+        algorithms=frozenset(algorithms),
     )
 
 
@@ -130,20 +143,24 @@ def plan(
     facts: ServiceFacts | None = None,
     endpoints: Sequence[Endpoint] = (),
     on: NodeFacts | None = None,
+    *,
+    weights: Mapping[str, int] | None = None,
 ) -> ServicePlan:
     """The plan of the Service's first port, which the endpoints serve."""
     facts = facts or service()
-    return plans(facts, endpoints, on)[0]
+    return plans(facts, endpoints, on, weights=weights)[0]
 
 
 def plans(
     facts: ServiceFacts,
     endpoints: Sequence[Endpoint],
     on: NodeFacts | None = None,
+    *,
+    weights: Mapping[str, int] | None = None,
 ) -> tuple[ServicePlan, ...]:
     """The plans of all ports; every port is served by the same endpoints."""
     ordered = tuple(sorted(endpoints, key=lambda e: e.text))
     served: Mapping[PortKey, tuple[Endpoint, ...]] = {
         PortKey(p.name, p.protocol): ordered for p in facts.ports
     }
-    return plan_service(facts, served, on or node())
+    return plan_service(facts, served, on or node(), Rotation(weights or {}))

@@ -16,6 +16,7 @@ _TOGETHER = {
     "tests/api/deploy/test_chart.py": "API server for deployments",
     "tests/api/deploy/test_kubeadm.py": "API server for deployments",
     "tests/api/deploy/test_role.py": "API server for deployments",
+    "tests/ipvs/test_uml_balance.py": "user-mode kernel",
     "tests/ipvs/test_uml_commands.py": "user-mode kernel",
     "tests/ipvs/test_uml_cost.py": "user-mode kernel",
     "tests/ipvs/test_uml_kernel.py": "user-mode kernel",

@@ -12,6 +12,7 @@ from tests.support.worlds import SERVICE_CIDRS, address
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
+from kubeproxy.facts.policy import Algorithm
 from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.nftables.table import NftablesTable
@@ -57,8 +58,13 @@ class Proxy:
         self.ledger: Ledger[Owner, Item, Value] = Ledger()
         self.ledger.put(SCAFFOLD, self.backend.scaffold(self.node))
 
-    def want(self, facts: ServiceFacts, endpoints: Sequence[Endpoint] = ()) -> None:
-        for plan in plans(facts, endpoints, self.node):
+    def want(
+        self,
+        facts: ServiceFacts,
+        endpoints: Sequence[Endpoint] = (),
+        weights: Mapping[str, int] | None = None,
+    ) -> None:
+        for plan in plans(facts, endpoints, self.node, weights=weights):
             self.ledger.put(plan.id, self.backend.render(plan, self.node))
 
     async def read(self) -> int:
@@ -99,9 +105,10 @@ def all_kinds(family: Family) -> Iterator[tuple[ServiceFacts, list[Endpoint]]]:
         {"node_port": 30004, "load_balancer_ips": outside[2:3], "external_local": True},
         {"affinity_seconds": 60, "node_port": 30005, "external_local": True},
         {"internal_local": True, "affinity_seconds": 30},
+        *balanced_kinds(outside),
     )
     for number, kind in enumerate(kinds, 1):
-        cluster_ip = address(family, "cluster", number)
+        cluster_ip = address(family, "cluster", number if number < 7 else number + 10)
         facts = service(f"default/svc-{number}", cluster_ip=cluster_ip, **kind)  # type: ignore[arg-type]
         yield facts, pods(family, 1, 2, 3)
     longest = f"{'n' * 63}/{'s' * 63}"
@@ -110,11 +117,26 @@ def all_kinds(family: Family) -> Iterator[tuple[ServiceFacts, list[Endpoint]]]:
     yield service("default/none", cluster_ip=address(family, "cluster", 7), node_port=30007), []
 
 
+def balanced_kinds(outside: Sequence[str]) -> Iterator[dict[str, object]]:
+    """Services that ask for an algorithm, each with every kind of frontend and policy."""
+    hashed = (Algorithm.SOURCE_HASH, Algorithm.CONSISTENT_HASH)
+    for number, algorithm in enumerate((Algorithm.RANDOM, Algorithm.ROUND_ROBIN, *hashed)):
+        yield {"algorithm": algorithm, "node_port": 30020 + number}
+        yield {"algorithm": algorithm, "node_port": 30030 + number, "external_local": True}
+        yield {"algorithm": algorithm, "internal_local": True, "external_ips": outside[7:]}
+        yield {"algorithm": algorithm, "affinity_seconds": 20, "node_port": 30040 + number}
+
+
+def weights_of(family: Family) -> dict[str, int]:
+    """The weights of those services that ask for an algorithm."""
+    return {address(family, "pod", number): number + 1 for number in (1, 2)}
+
+
 def everything(family: Family, options: Options | None = None) -> Proxy:
     """A proxy that wants every kind of service."""
     proxy = Proxy(family, options=options)
     for facts, endpoints in all_kinds(family):
-        proxy.want(facts, endpoints)
+        proxy.want(facts, endpoints, weights_of(family) if facts.policy else {})
     return proxy
 
 

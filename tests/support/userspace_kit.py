@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from kubeproxy.facts.ids import Family, Protocol, ServicePortId
+from kubeproxy.facts.policy import Algorithm
 from kubeproxy.modes.base import AnyChange, OwnedChange
 from kubeproxy.modes.userspace.carrier.balance import Target
 from kubeproxy.modes.userspace.carrier.messages import Balance, LogMessage, SyncReply
@@ -48,10 +49,15 @@ class Proxy:
         protocol: Protocol = Protocol.TCP,
         affinity_seconds: int = 0,
         keep: Sequence[Target] = (),
+        algorithm: Algorithm | None = None,
+        weights: Sequence[int] = (),
     ) -> int:
         """Open or change a listener. Return its port."""
         item = listener(name, protocol)
-        await self._set(item, Balance(tuple(targets), tuple(keep), affinity_seconds))
+        balance = Balance(
+            tuple(targets), tuple(keep), affinity_seconds, algorithm, weights=tuple(weights)
+        )
+        await self._set(item, balance)
         return self.sink.learned.ports[item]
 
     async def stop(self, name: str = "web", protocol: Protocol = Protocol.TCP) -> None:

@@ -15,7 +15,9 @@ from tests.support.builders import NODE, node
 from kubeproxy.facts.endpoint import Endpoint, PortKey
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
 from kubeproxy.facts.node import NodeFacts
+from kubeproxy.facts.policy import FULL_ROTATION, Algorithm, Policy, Rotation
 from kubeproxy.facts.service import PortFacts, ServiceFacts
+from kubeproxy.modes.registry import load_mode
 from kubeproxy.plan.service import plan_service
 from kubeproxy.plan.types import ServicePlan
 
@@ -37,11 +39,11 @@ class World(Struct, frozen=True):
     """Services with their endpoints, and the node that looks at them."""
 
     node: NodeFacts
-    services: tuple[tuple[ServiceFacts, Mapping[PortKey, tuple[Endpoint, ...]]], ...]
+    services: tuple[tuple[ServiceFacts, Mapping[PortKey, tuple[Endpoint, ...]], Rotation], ...]
 
     def plans(self) -> Iterator[ServicePlan]:
-        for facts, endpoints in self.services:
-            yield from plan_service(facts, endpoints, self.node)
+        for facts, endpoints, rotation in self.services:
+            yield from plan_service(facts, endpoints, self.node, rotation)
 
 
 def _endpoints(family: Family) -> st.SearchStrategy[tuple[Endpoint, ...]]:
@@ -65,8 +67,8 @@ def _endpoints(family: Family) -> st.SearchStrategy[tuple[Endpoint, ...]]:
 
 @st.composite
 def _service(
-    draw: st.DrawFn, family: Family, number: int
-) -> tuple[ServiceFacts, Mapping[PortKey, tuple[Endpoint, ...]]]:
+    draw: st.DrawFn, family: Family, number: int, algorithms: Sequence[Algorithm]
+) -> tuple[ServiceFacts, Mapping[PortKey, tuple[Endpoint, ...]], Rotation]:
     ports = [
         PortFacts(name, protocol, port, node_port=draw(st.sampled_from((0, 30000 + number))))
         for name, protocol, port in (
@@ -76,6 +78,8 @@ def _service(
         )
         if draw(st.booleans())
     ]
+    # Most Services ask for nothing. (A consistent table also takes long to trace.)
+    algorithm = draw(st.sampled_from((*(None,) * 8, *algorithms)))
     outside = st.lists(st.integers(1, 3), max_size=2, unique=True)
     facts = ServiceFacts(
         name=ServiceName("default", f"svc-{number}"),
@@ -87,8 +91,17 @@ def _service(
         affinity_seconds=draw(st.sampled_from((0, 0, 60, 10800))),
         is_external_policy_local=draw(st.booleans()),
         is_internal_policy_local=draw(st.sampled_from((False, False, True))),
+        policy=Policy(algorithm) if algorithm else None,
     )
-    return facts, {PortKey(p.name, p.protocol): draw(_endpoints(family)) for p in ports}
+    served = {PortKey(p.name, p.protocol): draw(_endpoints(family)) for p in ports}
+    return facts, served, draw(_rotations(family))
+
+
+def _rotations(family: Family) -> st.SearchStrategy[Rotation]:
+    """No weights at all, or weights of some pods."""
+    pods = st.integers(1, 6).map(lambda number: address(family, "pod", number))
+    weights = st.dictionaries(pods, st.sampled_from((0, 2, 3, 256)), max_size=3)
+    return st.one_of(st.just(FULL_ROTATION), st.builds(Rotation, weights))
 
 
 def _ranges(family: Family) -> tuple[str, ...]:
@@ -98,12 +111,14 @@ def _ranges(family: Family) -> tuple[str, ...]:
 
 
 @st.composite
-def worlds(draw: st.DrawFn, family: Family, services: int = 4) -> World:
-    """A cluster with up to this many services."""
+def worlds(draw: st.DrawFn, family: Family, mode: str, services: int = 4) -> World:
+    """A cluster with up to this many services, as a node in this mode sees it."""
     numbers = draw(st.lists(st.integers(0, services - 1), unique=True))
-    found = tuple(draw(_service(family, number)) for number in numbers)
+    algorithms = sorted(load_mode(mode).algorithms)
+    found = tuple(draw(_service(family, number, algorithms)) for number in numbers)
     cidrs = draw(st.sampled_from(((), (SERVICE_CIDRS[family],))))
-    return World(node(family, service_cidrs=cidrs), found)
+    here = node(family, service_cidrs=cidrs, mode=mode, algorithms=algorithms)
+    return World(here, found)
 
 
 def sources(family: Family) -> Sequence[tuple[str, str]]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kpctl.bench.records import Size
 
 _DEFAULT_OUTPUT = "bench-results.json"
-_PARTS = ("control", "data", "conntrack", "modes")
+_PARTS = ("control", "data", "conntrack", "modes", "balance")
 
 
 def _sizes(
@@ -98,6 +98,7 @@ def bench(
             with_data=not parts or "data" in parts,
             with_conntrack=not parts or "conntrack" in parts,
             with_modes=not parts or "modes" in parts,
+            with_balance=not parts or "balance" in parts,
             flows=flows,
             command=shlex.join(["kpctl", *sys.argv[1:]]),
         )

@@ -17,6 +17,8 @@ from kubeproxy.modes.registry import mode_names
 
 SPINE = "spine"
 """What all modes share, measured without any."""
+BALANCE = "balance"
+"""Algorithms, in all modes and beside other programs; a part of its own."""
 
 
 def modes_with_figures() -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from kpctl.bench.control import Limits, Session
 from kpctl.bench.feed import Feed
 from kpctl.bench.ipvs_guest import MODE as IPVS
 from kpctl.bench.machine import describe_machine, revision, wait_until_idle
-from kpctl.bench.modes import measure_mode, modes_with_figures
+from kpctl.bench.modes import BALANCE, measure_mode, modes_with_figures
 from kpctl.bench.program import RunningProxy, command_of, programs_of_round, proxy_flags
 from kpctl.bench.records import (
     UPSTREAM,
@@ -75,6 +75,8 @@ class Options(msgspec.Struct, frozen=True):
     with_data: bool = True
     with_conntrack: bool = True
     with_modes: bool = True
+    with_balance: bool = True
+    """Algorithms beside the default and beside other programs?"""
     flows: int = 500_000
     """In the connection tracking table."""
     ipvs_sizes: tuple[Size, ...] = (Size(100), Size(1000), Size(2000, 5))
@@ -83,6 +85,7 @@ class Options(msgspec.Struct, frozen=True):
     """Modes whose own benchmarks are run; none named means all."""
     mode_seconds: float = 240.0
     """How long a mode's own benchmark may take."""
+    balance_seconds: float = 1800.0
     command: str = ""
     """As it was typed, for the document."""
 
@@ -279,7 +282,7 @@ def run_benchmark(options: Options, progress: Progress) -> Results:
     if options.with_conntrack and "nftables" in options.modes:
         _measure_flows(benchmark, progress)
     records = summarise(benchmark.found)
-    figures = tuple(_mode_figures(benchmark, progress)) if options.with_modes else ()
+    figures = tuple(_figures(benchmark, progress))
     run = Run(
         started_at=started.strftime("%Y-%m-%d %H:%M UTC"),
         minutes=(datetime.now(UTC) - started).total_seconds() / 60,
@@ -345,13 +348,18 @@ def _measure_flows(benchmark: Benchmark, progress: Progress) -> None:
         benchmark.notes.append(f"a large connection tracking table was not measured: {error}")
 
 
-def _mode_figures(benchmark: Benchmark, progress: Progress) -> Iterator[ModeFigures]:
-    """Run the modes' own benchmarks in the time that is left."""
-    wanted = benchmark.options.figures_of
-    for mode in (mode for mode in modes_with_figures() if mode in wanted or not wanted):
+def _figures(benchmark: Benchmark, progress: Progress) -> Iterator[ModeFigures]:
+    """Run the benchmarks that are programs of their own in the time that is left."""
+    options = benchmark.options
+    modes = modes_with_figures() if options.with_modes else ()
+    wanted = [mode for mode in modes if mode in options.figures_of or not options.figures_of]
+    limits = dict.fromkeys(wanted, options.mode_seconds)
+    if options.with_balance:
+        limits[BALANCE] = options.balance_seconds
+    for name, limit in limits.items():
         left = benchmark.seconds_left
         if left <= 0:
-            benchmark.notes.append(f"not measured, the time budget was used up: {mode} by itself")
+            benchmark.notes.append(f"not measured, the time budget was used up: {name} by itself")
             continue
-        progress.now(f"the figures of {mode} by itself")
-        yield measure_mode(mode, limit_seconds=min(left, benchmark.options.mode_seconds))
+        progress.now(f"the figures of {name} by itself")
+        yield measure_mode(name, limit_seconds=min(left, limit))

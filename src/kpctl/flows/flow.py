@@ -44,6 +44,7 @@ class ServiceText(msgspec.Struct, frozen=True):
     source_ranges: tuple[str, ...] = ()
     affinity_seconds: int = 0
     health_check_node_port: int = 0
+    algorithm: str = ""
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -179,6 +180,7 @@ class _ServiceFields(msgspec.Struct, forbid_unknown_fields=True, rename="camel")
     load_balancer_source_ranges: list[str] = []
     affinity_seconds: int = 0
     health_check_node_port: int = 0
+    algorithm: str = ""
 
 
 class _FlowFields(msgspec.Struct, forbid_unknown_fields=True):
@@ -266,6 +268,7 @@ def _service(name: str, raw: Mapping[str, object]) -> ServiceText:
             source_ranges=tuple(fields.load_balancer_source_ranges),
             affinity_seconds=fields.affinity_seconds,
             health_check_node_port=fields.health_check_node_port,
+            algorithm=fields.algorithm,
         )
     except (msgspec.ValidationError, ConfigError) as error:
         raise ConfigError(f"service {name!r}: {error}") from error

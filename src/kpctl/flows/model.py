@@ -21,6 +21,7 @@ from kubeproxy.facts.ids import Family
 from kubeproxy.facts.limits import Limits
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts, node_port_cidrs_of
 from kubeproxy.facts.store import Store
+from kubeproxy.modes.registry import load_mode
 from kubeproxy.plan.service import plan_service
 from kubeproxy.plan.types import ServicePlan
 from kubeproxy.run.startup import limits_of
@@ -48,7 +49,7 @@ def node_plans(
         plan
         for name in sorted(store.service_names())
         if (service_facts := store.service(name)) is not None
-        for plan in plan_service(service_facts, store.endpoints(name), facts)
+        for plan in plan_service(service_facts, store.endpoints(name), facts, store.rotation(name))
     )
 
 
@@ -70,6 +71,8 @@ def node_facts(
         addresses=tuple(sorted(addresses)),
         service_cidrs=tuple(cidr for cidr in cidrs if family_of(cidr) is family),
         masquerade_all=flags.get("masquerade-all") == "true",
+        mode=mode,
+        algorithms=load_mode(mode).algorithms,
         allows_external_ips="AllowServiceExternalIPs=false" not in flags.get("feature-gates", ""),
         limits=_limits(world, flags),
     )

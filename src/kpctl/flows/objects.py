@@ -24,6 +24,8 @@ from kpctl.lab.topology import (
     Topology,
     nth_address,
 )
+from kubeproxy.api.annotations import format_weights
+from kubeproxy.api.objects import ALGORITHM_ANNOTATION, WEIGHTS_ANNOTATION
 from kubeproxy.errors import ConfigError
 from kubeproxy.facts.ids import Family, Protocol
 
@@ -124,7 +126,11 @@ def service_manifest(service: ServiceText, world: World) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"namespace": world.namespace, "name": service.name},
+        "metadata": {
+            "namespace": world.namespace,
+            "name": service.name,
+            **_annotations(ALGORITHM_ANNOTATION, service.algorithm),
+        },
         "spec": {key: value for key, value in spec.items() if value != []},
         "status": {"loadBalancer": {"ingress": list(_ingress(service, world))}},
     }
@@ -173,11 +179,21 @@ def slice_manifests(service: ServiceText, world: World) -> Iterator[Manifest]:
                     "namespace": world.namespace,
                     "name": f"{service.name}-{family.value.lower()}-{number}",
                     "labels": {"kubernetes.io/service-name": service.name},
+                    **_annotations(WEIGHTS_ANNOTATION, _weights(endpoints, world, family)),
                 },
                 "addressType": family.value,
                 "ports": [_slice_port(port, dict(targets)) for port in service.ports],
                 "endpoints": [_endpoint(e, world, family) for e in endpoints],
             }
+
+
+def _weights(endpoints: Sequence[EndpointText], world: World, family: Family) -> str:
+    weights = {world.address(e.host, family): e.weight for e in endpoints if e.weight != 1}
+    return format_weights(weights)
+
+
+def _annotations(name: str, value: str) -> Manifest:
+    return {"annotations": {name: value}} if value else {}
 
 
 def _slice_port(port: PortText, targets: Mapping[str, int]) -> Manifest:

@@ -25,9 +25,21 @@ def check_outcomes(
     )
     sentences = [f"{text} ({count} of {len(outcomes)})" for text, count in wrong.items()]
     if not sentences and expected.is_even:
-        uneven = unevenness(hosts_of(outcomes), expected.hosts)
+        uneven = unevenness(hosts_of(outcomes), expected.hosts, expected.weights)
         sentences += [uneven] if uneven else []
+    if not sentences and expected.is_in_turn:
+        sentences += _out_of_turn(hosts_of(outcomes), expected.weights)
     return sentences
+
+
+def _out_of_turn(counts: Counter[str], weights: Mapping[str, int]) -> list[str]:
+    """Whole cycles give exact counts, whichever of them began with the first probe."""
+    total, cycle = sum(counts.values()), sum(weights.values())
+    wanted = {host: total * weight / cycle for host, weight in weights.items()}
+    if all(counts[host] == due for host, due in wanted.items()):
+        return []
+    shown = ", ".join(f"{host} {counts[host]}" for host in sorted(weights))
+    return [f"{total} answers did not come in turn ({shown})"]
 
 
 def hosts_of(outcomes: Sequence[Outcome]) -> Counter[str]:

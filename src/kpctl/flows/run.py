@@ -8,6 +8,7 @@ that each packet meets. What only time and sockets can show (restarts, loads, st
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import TypeAlias
 
 from kpctl.flows.flow import Apply, Check, Flow, Packets, Remove, ServiceText, Step
@@ -17,7 +18,7 @@ from kpctl.flows.text import Expected, Packet
 from kpctl.lab.probe import Fate
 from kpctl.lab.topology import Client, Node, Pod, Topology
 from kpctl.lab.wiring import BRIDGE, UPLINK
-from kpctl.trace.packets import Arrival, Ruling, Traced, Tracer
+from kpctl.trace.packets import Arrival, Ruling, Traced, Tracer, shares, summary
 from kubeproxy.facts.address import family_of, is_loopback
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.facts.node import NodeFacts
@@ -25,6 +26,8 @@ from kubeproxy.plan.types import ServicePlan
 
 MakeTracer: TypeAlias = Callable[[Sequence[ServicePlan], NodeFacts], Tracer]
 _FAMILIES = {"IPv4": (Family.IPV4,), "IPv6": (Family.IPV6,), "dual": tuple(Family)}
+_ROUNDING = 0.02
+"""Shares are rounded to whole slots (`kubeproxy.plan.slots`)."""
 _FATES = {Ruling.REJECT: Fate.REJECTED, Ruling.DROP: Fate.DROPPED}
 
 
@@ -86,14 +89,17 @@ class _Moment:
         self, packet: Packet, expected: Expected, destination: Destination, family: Family
     ) -> Iterator[str]:
         node = meeting_node(self._world.topology, packet, destination)
-        traced = self._tracer(node, family).trace(arrival_of(self._world, packet, destination))
+        ways = self._tracer(node, family).ways(arrival_of(self._world, packet, destination))
+        traced = summary(ways)
         fate = fate_of(traced, destination, self._world)
         if fate is Fate.ANSWERED and self._is_unanswerable(packet, destination, traced, node):
             fate = Fate.DROPPED
         if fate is not expected.fate:
             yield f"expected {expected.fate.value}, the rules say {fate.value}"
         elif fate is Fate.ANSWERED:
-            yield from self._compare_answers(packet, expected, traced, node)
+            yield from self._compare_answers(
+                packet, expected, traced, node=node, spread=shares(ways)
+            )
 
     def _is_unanswerable(
         self, packet: Packet, destination: Destination, traced: Traced, node: Node
@@ -114,7 +120,13 @@ class _Moment:
         return any(topology.entry_node(name) is not node for name in seen if name)
 
     def _compare_answers(
-        self, packet: Packet, expected: Expected, traced: Traced, node: Node
+        self,
+        packet: Packet,
+        expected: Expected,
+        traced: Traced,
+        *,
+        node: Node,
+        spread: Mapping[tuple[str, int], Fraction],
     ) -> Iterator[str]:
         owners = {
             self._world.topology.owner(address): (address, port)
@@ -125,11 +137,23 @@ class _Moment:
         if set(owners) != expected.hosts and not is_fewer:
             found = ", ".join(sorted(str(owner) for owner in owners)) or "no host"
             yield f"expected answers from {', '.join(sorted(expected.hosts))}, not {found}"
+        if expected.shares and not is_fewer:
+            yield from self._compare_shares(expected, spread)
         for host, endpoint in sorted(owners.items(), key=lambda pair: str(pair[0])):
             seen = node.name if endpoint in traced.masqueraded else packet.source
             wanted = expected.seen_by(host or "")
             if wanted and seen != wanted:
                 yield f"{host} must see {wanted}, sees {seen}"
+
+    def _compare_shares(
+        self, expected: Expected, spread: Mapping[tuple[str, int], Fraction]
+    ) -> Iterator[str]:
+        weights = expected.weights
+        found = {self._world.topology.owner(address): part for (address, _), part in spread.items()}
+        for host, weight in weights.items():
+            due = weight / sum(weights.values())
+            if abs(float(found.get(host, 0)) - due) > _ROUNDING:
+                yield f"{host} must get {due:.3f} of all, gets {float(found.get(host, 0)):.3f}"
 
     def _tracer(self, node: Node, family: Family) -> Tracer:
         key = (node.name, family)

@@ -1,6 +1,6 @@
-"""A chi-square test of whether a random choice is even, with a stated rate of false alarms.
+"""A chi-square test of whether a choice keeps its shares, with a stated rate of false alarms.
 
-Pure. `FALSE_ALARM` is the chance that one call reports a truly even choice as uneven.
+Pure. `FALSE_ALARM` is the chance that one call reports a choice with just these shares.
 """
 
 from __future__ import annotations
@@ -27,11 +27,20 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
     return min(tail, 1.0)
 
 
-def unevenness(counts: Mapping[str, int], names: Collection[str]) -> str:
-    """Why these counts cannot come from an even choice among the names. Empty if they can."""
+def unevenness(
+    counts: Mapping[str, int], names: Collection[str], weights: Mapping[str, int] | None = None
+) -> str:
+    """Why these counts cannot come from a choice among the names. Empty if they can.
+
+    Each name has the share of its weight, and the same share as the others without weights.
+    """
     total = sum(counts.values())
-    expected = total / len(names)
-    statistic = sum((counts.get(name, 0) - expected) ** 2 / expected for name in names)
+    shares = {name: (weights or {}).get(name, 1) for name in names}
+    whole = sum(shares.values())
+    statistic = sum(
+        (counts.get(name, 0) - total * share / whole) ** 2 / (total * share / whole)
+        for name, share in shares.items()
+    )
     chance = chi_square_tail(statistic, len(names) - 1)
     if chance >= FALSE_ALARM:
         return ""

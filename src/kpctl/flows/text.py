@@ -6,8 +6,9 @@ reads the file around them.
     packet     client-a -> web:http          FROM[@SOURCE-PORT] -> PLACE:PORT[/PROTOCOL]
     fate       dropped
                web-a1 or web-b1 sees client-a; web-b2 sees node-a, evenly
+               web-a1 or web-b1, 40 times, as 3 to 1, in turn
     port       80 -> 8080/TCP, node port 30080
-    endpoint   web-a1 (terminating, zone zone-a)
+    endpoint   web-a1 (terminating, zone zone-a, weight 3)
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ _SEES = re.compile(r"(?P<hosts>[\w-]+(?: or [\w-]+)*)(?: sees (?P<seen>[\w-]+))?
 _STILL = re.compile(r"still ([\w-]+)")
 _NOT_ONLY = re.compile(r"not only ([\w-]+)")
 _TIMES = re.compile(r"(\d+) times")
+_SHARES = re.compile(r"as (\d+(?: to \d+)+)")
 _PLAIN_FATES = tuple(f.value for f in Fate if f not in (Fate.ANSWERED, Fate.BROKEN))
-_MODIFIERS = ("evenly", "sticky", "as before")
+_MODIFIERS = ("evenly", "in turn", "sticky", "as before")
 _MANY = 12
 
 
@@ -59,16 +61,19 @@ class Responders(msgspec.Struct, frozen=True):
 class Expected(msgspec.Struct, frozen=True):
     """What must become of a packet.
 
-    `is_even`: the answers spread evenly over the hosts. `is_sticky`: all probes meet one host,
-    which is remembered. `is_as_before`: they meet the host remembered for the same packet.
-    `still`: they meet this host, because the kernel still tracks an earlier flow. `not_only`: they
-    meet others than this host too, because it does not any more.
+    `is_even`: the answers spread evenly over the hosts, or as `shares`, which are in the order of
+    the hosts as written. `is_in_turn`: exactly so, not only as chance allows. `is_sticky`: all
+    probes meet one host, which is remembered. `is_as_before`: they meet the host remembered for the
+    same packet. `still`: they meet this host, because the kernel still tracks an earlier flow.
+    `not_only`: they meet others than this host too, because it does not any more.
     """
 
     fate: Fate
     answers: tuple[Responders, ...] = ()
     times: int = 1
     is_even: bool = False
+    is_in_turn: bool = False
+    shares: tuple[int, ...] = ()
     is_sticky: bool = False
     is_as_before: bool = False
     still: str = ""
@@ -77,6 +82,12 @@ class Expected(msgspec.Struct, frozen=True):
     @property
     def hosts(self) -> frozenset[str]:
         return frozenset(host for answers in self.answers for host in answers.hosts)
+
+    @property
+    def weights(self) -> dict[str, int]:
+        """The share of each host; 1 where none is given."""
+        hosts = [host for answers in self.answers for host in answers.hosts]
+        return dict(zip(hosts, self.shares or (1,) * len(hosts), strict=True))
 
     def seen_by(self, host: str) -> str:
         """The host whose address this one must see; empty if it does not matter."""
@@ -103,6 +114,7 @@ class EndpointText(msgspec.Struct, frozen=True):
     zones: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     targets: tuple[tuple[str, int], ...] = ()
+    weight: int = 1
 
 
 def parse_packet(text: str) -> Packet:
@@ -126,11 +138,17 @@ def parse_expected(text: str) -> Expected:
     body, *words = (part.strip() for part in text.split(","))
     modifiers = _Modifiers(words, text)
     is_plain = body in _PLAIN_FATES
+    answers = () if is_plain else tuple(_answers(part, text) for part in body.split(";"))
+    count = sum(len(each.hosts) for each in answers)
+    if modifiers.shares and len(modifiers.shares) != count:
+        raise ConfigError(f"{text!r} has {len(modifiers.shares)} shares for {count} hosts")
     return Expected(
         fate=Fate(body) if is_plain else Fate.ANSWERED,
-        answers=() if is_plain else tuple(_answers(part, text) for part in body.split(";")),
+        answers=answers,
         times=modifiers.times,
-        is_even="evenly" in words,
+        is_even="evenly" in words or bool(modifiers.shares),
+        is_in_turn="in turn" in words,
+        shares=modifiers.shares,
         is_sticky="sticky" in words,
         is_as_before="as before" in words,
         still=modifiers.still,
@@ -150,14 +168,18 @@ class _Modifiers:
     def __init__(self, words: list[str], text: str) -> None:
         self.times = _MANY if {"sticky", "as before"} & set(words) else 1
         self.still = self.not_only = ""
+        self.shares: tuple[int, ...] = ()
         for word in words:
             if word not in _MODIFIERS and not self._take(word):
-                known = ", ".join((*_MODIFIERS, "N times", "still HOST", "not only HOST"))
+                more = ("N times", "as N to M", "still HOST", "not only HOST")
+                known = ", ".join((*_MODIFIERS, *more))
                 raise ConfigError(f"{word!r} in {text!r} is none of: {known}")
 
     def _take(self, word: str) -> bool:
         if found := _TIMES.fullmatch(word):
             self.times = int(found[1])
+        elif found := _SHARES.fullmatch(word):
+            self.shares = tuple(map(int, found[1].split(" to ")))
         elif found := _STILL.fullmatch(word):
             self.still = found[1]
         elif found := _NOT_ONLY.fullmatch(word):
@@ -191,11 +213,13 @@ def parse_endpoint(text: str) -> EndpointText:
         is_terminating="terminating" in plain,
         zones=tuple(value for key, value in pairs if key == "zone"),
         nodes=tuple(value for key, value in pairs if key == "node"),
-        targets=tuple((key, int(value)) for key, value in pairs if key not in ("zone", "node")),
+        targets=tuple((key, int(value)) for key, value in pairs if key not in _NOT_PORTS),
+        weight=next((int(value) for key, value in pairs if key == "weight"), 1),
     )
 
 
 _CONDITIONS = ("not ready", "terminating", "not serving")
+_NOT_PORTS = ("zone", "node", "weight")
 
 
 def _pair(trait: str, text: str) -> tuple[str, str]:
@@ -204,7 +228,7 @@ def _pair(trait: str, text: str) -> tuple[str, str]:
         known = ", ".join(_CONDITIONS)
         raise ConfigError(
             f"{trait!r} in {text!r} is no trait of an endpoint; there are: {known},"
-            " zone NAME, node NAME, PORT-NAME NUMBER"
+            " zone NAME, node NAME, weight NUMBER, PORT-NAME NUMBER"
         )
     return key, value
 

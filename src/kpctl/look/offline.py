@@ -29,6 +29,7 @@ from kubeproxy.facts.node import NodeFacts
 from kubeproxy.go.text import format_os_error
 from kubeproxy.logs import get_logger
 from kubeproxy.modes.base import AnyBackend, AnyMode
+from kubeproxy.modes.registry import load_mode
 from kubeproxy.plan.types import ServicePlan
 from kubeproxy.run import startup
 from kubeproxy.sync.clock import Clock
@@ -118,6 +119,7 @@ def node_facts_by_family(
     identity = startup.identify_node(node_ips, config.bind_address)
     expanded = startup.expand_node_port_addresses(config.node_port_addresses, identity)
     known = sorted({*addresses, *node_ips})
+    mode = load_mode(config.mode)
     return {
         family: replace(
             startup.node_facts(
@@ -129,6 +131,7 @@ def node_facts_by_family(
                 node_port_addresses=expanded,
                 allows_external_ips=settings.gates.enabled("AllowServiceExternalIPs"),
                 limits=startup.limits_of(settings.extensions),
+                mode=mode,
             ),
             addresses=tuple(a for a in known if family_of(a) is family),
         )

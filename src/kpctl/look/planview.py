@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 
 from msgspec import Struct
 
@@ -51,6 +52,7 @@ def _join(place: str, port: int) -> str:
 
 def plan_document(family: Family, plan: ServicePlan, node_ports: NodePorts) -> dict[str, object]:
     """The plan as plain data, every choice with its reason."""
+    asked = {"algorithm": plan.algorithm.value} if plan.algorithm else {}
     return {
         "service": plan.id.label,
         "protocol": plan.id.protocol.value,
@@ -60,6 +62,7 @@ def plan_document(family: Family, plan: ServicePlan, node_ports: NodePorts) -> d
             name: _pool(pool) for name, pool in (("cluster", plan.cluster), ("local", plan.local))
         },
         "affinitySeconds": plan.affinity_seconds,
+        **asked,
         "healthCheckNodePort": plan.health_check_node_port,
         "excluded": [{"what": e.what, "reason": e.reason} for e in plan.excluded],
         "notes": list(plan.notes),
@@ -81,13 +84,19 @@ def _frontend(frontend: Frontend, places: list[str]) -> dict[str, object]:
 
 def _pool(pool: Pool) -> dict[str, object]:
     return {
-        "endpoints": [_endpoint(endpoint) for endpoint in pool.endpoints],
+        "endpoints": [_endpoint(endpoint, weight) for endpoint, weight in _weighted(pool)],
         "reason": pool.reason,
     }
 
 
-def _endpoint(endpoint: Endpoint) -> dict[str, object]:
-    return {"at": endpoint.text, "node": endpoint.node_name, "local": endpoint.is_local}
+def _weighted(pool: Pool) -> Iterator[tuple[Endpoint, int | None]]:
+    """The endpoints with their weights; None where all are equal."""
+    return zip(pool.endpoints, pool.weights or repeat(None), strict=False)
+
+
+def _endpoint(endpoint: Endpoint, weight: int | None) -> dict[str, object]:
+    share = {} if weight is None else {"weight": weight}
+    return {"at": endpoint.text, "node": endpoint.node_name, "local": endpoint.is_local, **share}
 
 
 class Row(Struct, frozen=True):
@@ -139,10 +148,15 @@ def _conditions(plan: ServicePlan, frontend: Frontend) -> Iterator[str]:
         yield f"only from {', '.join(frontend.source_ranges)}"
     if plan.affinity_seconds:
         yield f"a client stays for {plan.affinity_seconds} s"
+    if plan.algorithm:
+        yield f"algorithm {plan.algorithm}"
 
 
 def _texts(pool: Pool) -> tuple[str, ...]:
-    return tuple(endpoint.text for endpoint in pool.endpoints)
+    return tuple(
+        endpoint.text if weight is None else f"{endpoint.text} weight {weight}"
+        for endpoint, weight in _weighted(pool)
+    )
 
 
 def _sentence(parts: Iterable[str]) -> str:

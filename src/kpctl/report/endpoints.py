@@ -8,7 +8,8 @@ from datetime import datetime
 from msgspec import Struct
 
 from kpctl.look.moments import moment
-from kubeproxy.facts.endpoint import PortKey, SliceFacts, merge_slices
+from kubeproxy.facts.endpoint import PortKey, SliceFacts, merge_rotation, merge_slices
+from kubeproxy.facts.policy import DEFAULT_WEIGHT
 from kubeproxy.inspection.journal import endpoint_state
 from kubeproxy.inspection.types import Held
 from kubeproxy.plan.types import ServicePlan
@@ -28,6 +29,12 @@ class EndpointReport(Struct, frozen=True, rename="camel", omit_defaults=True):
     zone_hints: tuple[str, ...] = ()
     node_hints: tuple[str, ...] = ()
     since: datetime | None = None
+    weight: int = DEFAULT_WEIGHT
+
+
+def weight_text(weight: int) -> str:
+    """Empty for the weight that an endpoint has without any."""
+    return "" if weight == DEFAULT_WEIGHT else f"weight {weight}"
 
 
 def endpoints_of(plan: ServicePlan, held: Held) -> tuple[EndpointReport, ...]:
@@ -36,6 +43,7 @@ def endpoints_of(plan: ServicePlan, held: Held) -> tuple[EndpointReport, ...]:
     known = merge_slices(held.slices).get(key, ())
     excluded = {each.what: each.reason for each in plan.excluded}
     slices, pools = _slices_by_endpoint(held.slices, key), _Pools(plan)
+    weights = merge_rotation(held.slices).weights
     changed = {change.endpoint: change.at for change in held.endpoint_changes}
     return tuple(
         EndpointReport(
@@ -50,6 +58,7 @@ def endpoints_of(plan: ServicePlan, held: Held) -> tuple[EndpointReport, ...]:
             zone_hints=tuple(sorted(each.zone_hints)),
             node_hints=tuple(sorted(each.node_hints)),
             since=moment(changed.get(each.text)),
+            weight=weights.get(each.address, DEFAULT_WEIGHT),
         )
         for each in known
     )

@@ -106,6 +106,7 @@ def port_report(
         claimed_by=tuple(_claimed_by(snapshot, family, plan)),
         refused=refused_of(held, plan),
         kernel_objects=tuple(snapshot.backends[family].lines(fragment)),
+        algorithm=plan.algorithm or "",
     )
 
 

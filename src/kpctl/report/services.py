@@ -7,7 +7,7 @@ from datetime import datetime
 
 from kpctl.look.moments import ago, instant, moment
 from kpctl.look.planview import NodePorts
-from kpctl.report.endpoints import EndpointReport, endpoints_of
+from kpctl.report.endpoints import EndpointReport, endpoints_of, weight_text
 from kpctl.report.explain import refused_of
 from kpctl.report.types import ChangeReport, PlaceReport, ProgrammedReport
 from kpctl.snapshot.target import Found, Target, find
@@ -52,6 +52,7 @@ def _report(snapshot: Snapshot, found: Found, node_ports: NodePorts) -> Programm
         external_traffic_policy="Local" if plan.is_external_policy_local else "Cluster",
         affinity_seconds=plan.affinity_seconds,
         slices=tuple(facts.name for facts in held.slices),
+        algorithm=plan.algorithm or "",
         refused=tuple(refused.reason for refused in refused_of(held, plan)),
     )
 
@@ -91,7 +92,8 @@ def _place_texts(report: ProgrammedReport) -> Iterator[str]:
 def _endpoint_texts(endpoints: Sequence[EndpointReport], *, is_wide: bool) -> Iterator[str]:
     shown = endpoints if is_wide else endpoints[:MOST_ENDPOINTS]
     for each in shown:
-        yield each.at if each.is_used else f"{each.at} (out: {each.because})"
+        used = filter(None, (each.at, weight_text(each.weight)))
+        yield " ".join(used) if each.is_used else f"{each.at} (out: {each.because})"
     if len(shown) < len(endpoints):
         yield f"and {len(endpoints) - len(shown)} more"
     if not endpoints:
@@ -107,6 +109,9 @@ def _changed(report: ProgrammedReport, now: datetime | None, started: datetime |
 
 
 def _wide_cells(report: ProgrammedReport) -> Iterator[str]:
-    yield f"internal {report.internal_traffic_policy}, external {report.external_traffic_policy}"
+    policies = (
+        f"internal {report.internal_traffic_policy}, external {report.external_traffic_policy}"
+    )
+    yield f"{policies}, {report.algorithm}" if report.algorithm else policies
     yield f"{report.affinity_seconds} s" if report.affinity_seconds else "-"
     yield "\n".join(report.slices) or "-"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from kpctl.look.moments import ago, clock_text
-from kpctl.report.endpoints import EndpointReport
+from kpctl.report.endpoints import EndpointReport, weight_text
 from kpctl.report.sources import Way
 from kpctl.report.types import Explanation, FrontendReport, PortReport, ServiceReport
 
@@ -79,7 +79,9 @@ def policies_text(port: PortReport) -> str:
     if len(port.frontends) > 1:
         policies += f", external {port.external_traffic_policy}"
     seconds = port.affinity_seconds
-    return f"{policies}; " + (f"a client stays for {seconds} s" if seconds else "no affinity")
+    algorithm = f"; algorithm {port.algorithm}" if port.algorithm else ""
+    stays = f"a client stays for {seconds} s" if seconds else "no affinity"
+    return f"{policies}; {stays}{algorithm}"
 
 
 def _frontend(frontend: FrontendReport, known: int) -> Iterator[Paragraph]:
@@ -117,7 +119,7 @@ def _endpoints(
 
 def _endpoint(endpoint: EndpointReport, now: datetime | None) -> str:
     place = f" on {endpoint.node}" if endpoint.node else ""
-    parts = [endpoint.because, endpoint.state]
+    parts = [endpoint.because, endpoint.state, weight_text(endpoint.weight)]
     why = "; ".join(dict.fromkeys(filter(None, parts)))
     since = f", since {clock_text(endpoint.since, now)}" if endpoint.since and now else ""
     return f"{'in ' if endpoint.is_used else 'out'} {endpoint.at}{place}: {why}{since}"

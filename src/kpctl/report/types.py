@@ -48,6 +48,8 @@ class PortReport(Struct, frozen=True, rename="camel"):
     claimed_by: tuple[str, ...] = ()
     refused: tuple[Refused, ...] = ()
     kernel_objects: tuple[str, ...] = ()
+    algorithm: str = ""
+    """What the Service asks for and the mode does; empty for the mode's default."""
 
     @property
     def label(self) -> str:
@@ -100,6 +102,7 @@ class ProgrammedReport(Struct, frozen=True, rename="camel"):
     affinity_seconds: int
     slices: tuple[str, ...]
     refused: tuple[str, ...] = ()
+    algorithm: str = ""
 
 
 class ServiceReport(Struct, frozen=True, rename="camel"):

@@ -25,6 +25,8 @@ from kubeproxy.modes.base import AnyItem, AnyValue, Owner
 
 _SAME_SHARE = 1e-6
 """iptables rounds probabilities to 31 bits."""
+_ROUNDED_SHARE = 0.02
+"""Weights are shared out in whole slots, of which a chain of rules has 128 (`plan/slots`)."""
 
 
 class Leg(Struct, frozen=True):
@@ -97,7 +99,7 @@ def compare(
 ) -> Comparison:
     """Find the first difference: between plan and rendered, then between rendered and kernel."""
     difference = None
-    if not _is_same(plan, rendered):
+    if not _is_same(plan, rendered, _ROUNDED_SHARE):
         difference = Difference(("plan", "rendered"))
     elif kernel is not None and held is not None:
         difference = _kernel_difference(rendered, kernel, wanted, held)
@@ -128,9 +130,9 @@ def _decided(ways: Sequence[Way]) -> Iterator[Step]:
                 yield step
 
 
-def _is_same(one: Leg, other: Leg) -> bool:
+def _is_same(one: Leg, other: Leg, tolerance: float = _SAME_SHARE) -> bool:
     """Do both end the same way, at the same endpoints with the same shares?"""
     if one.problem or other.problem or one.traced != other.traced:
         return False
     mine, theirs = shares(one.ways), shares(other.ways)
-    return all(abs(float(mine[place] - theirs[place])) < _SAME_SHARE for place in mine)
+    return all(abs(float(mine[place] - theirs[place])) <= tolerance for place in mine)

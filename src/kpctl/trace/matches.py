@@ -221,7 +221,7 @@ _CONDITIONS: Mapping[str, Test] = {
     "--vport": _virtual_port,
 }
 _WITHOUT_EFFECT = frozenset(
-    {"--comment", "-m", "--mode", "--seconds", "--mask", "--nfacct-name", "--name"}
+    {"--comment", "-m", "--mode", "--seconds", "--mask", "--nfacct-name", "--name", "--packet"}
 )
 _FLAGS = frozenset({"--set", "--reap", "--rsource"})
 
@@ -254,6 +254,9 @@ def parse_rule(line: str) -> Rule:
             position += 2
         elif word == "--probability":
             probability = Fraction(words[position])
+            position += 1
+        elif word == "--every":
+            probability = Fraction(1, int(words[position]))
             position += 1
         elif word in _CONDITIONS:
             conditions.append(Condition(_CONDITIONS[word], words[position], negated))

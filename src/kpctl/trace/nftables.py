@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
@@ -48,9 +49,13 @@ _OUTPUT, _POSTROUTING = nft.NF_INET_LOCAL_OUT, nft.NF_INET_POST_ROUTING
 
 
 class Lot(Struct, frozen=True):
-    """A register whose value is a random number below `modulus`, not yet drawn."""
+    """A register whose value is a number below `modulus`, not yet drawn.
+
+    A hash is taken for a number that is drawn once for a client: each client has another one.
+    """
 
     modulus: int
+    is_hash: bool = False
 
 
 class State(Struct, frozen=True):
@@ -64,6 +69,8 @@ class State(Struct, frozen=True):
     is_masqueraded: bool = False
     weight: Fraction = Fraction(1)
     steps: tuple[Step, ...] = ()
+    missed: int = 0
+    """With how many numbers the hash of the client has been compared in vain."""
 
     def noting(
         self, kind: StepKind, name: str, text: str = "", item: AnyItem | None = None
@@ -269,6 +276,8 @@ class ItemTracer(Tracer):
                 }
             case exprs.Numgen(register, modulus):
                 return {register: Lot(modulus)}
+            case exprs.Hash(register=register, modulus=modulus):
+                return {register: Lot(modulus, is_hash=True)}
             case _:
                 raise Untraceable(f"a rule has an expression that is none of ours: {expression!r}")
 
@@ -293,11 +302,11 @@ class ItemTracer(Tracer):
             is_equal = held[: len(test.value)] == test.value
             yield (registers if is_equal != test.is_unequal else _BREAK), state, None
             return
-        # A random number is only ever compared with zero.
-        hit = replace(state, weight=state.weight / held.modulus)
-        miss = replace(state, weight=state.weight * (held.modulus - 1) / held.modulus)
-        yield registers, hit, None
-        yield _BREAK, miss, None
+        # A random number is drawn again for each rule; of a hash each rule tests another value.
+        chance = Fraction(1, held.modulus - (state.missed if held.is_hash else 0))
+        missed = state.missed + held.is_hash
+        yield registers, replace(state, weight=state.weight * chance), None
+        yield _BREAK, replace(state, weight=state.weight * (1 - chance), missed=missed), None
 
     def _lookup(
         self, lookup: exprs.Lookup, registers: Registers, state: State
@@ -305,9 +314,8 @@ class ItemTracer(Tracer):
         spec = self._items.get(SetItem(lookup.set))
         if not isinstance(spec, SetSpec):
             raise Untraceable(f"a rule uses set {lookup.set}, which does not exist")
-        for key, weight in _keys(registers, lookup.register, spec.key_length):
+        for key, found, weight in self._found(lookup, spec, registers):
             drawn = replace(state, weight=state.weight * weight)
-            found = self._find(lookup.set, spec, key)
             item = self._item_of(lookup.set, spec, key)
             text = self._key_text(spec, key)
             if found is None:
@@ -321,6 +329,23 @@ class ItemTracer(Tracer):
                 yield registers, drawn.noting(StepKind.LOOK, lookup.set, text, item), found
             else:
                 yield registers, drawn.noting(StepKind.LOOK, lookup.set, text, item), None
+
+    def _found(
+        self, lookup: exprs.Lookup, spec: SetSpec, registers: Registers
+    ) -> Iterator[tuple[bytes, bytes | Verdict | bool | None, Fraction]]:
+        """Each thing that may be found, with the first key that leads to it and its probability.
+
+        Slots with the same endpoint are one: a table may have a thousand.
+        """
+        keys = _keys(registers, lookup.register, spec.key_length)
+        first: dict[bytes | Verdict | bool | None, bytes] = {}
+        counts: Counter[bytes | Verdict | bool | None] = Counter()
+        for key in keys:
+            found = self._find(lookup.set, spec, key)
+            first.setdefault(found, key)
+            counts[found] += 1
+        for found, key in first.items():
+            yield key, found, Fraction(counts[found], len(keys))
 
     def _item_of(self, name: str, spec: SetSpec, key: bytes) -> Item:
         return PoolItem(name, key[:-4]) if spec.data_length else ElementItem(name, key)
@@ -401,15 +426,13 @@ def _meta(key: int, state: State) -> bytes:
     raise Untraceable(f"a rule reads metadata that none of ours reads: {key}")
 
 
-def _keys(registers: Registers, register: int, length: int) -> Iterator[tuple[bytes, Fraction]]:
+def _keys(registers: Registers, register: int, length: int) -> list[bytes]:
     """The key in consecutive registers, or with a random number in it every possible key."""
     key = b""
     while len(key) < length:
         held = _held(registers, register)
         if isinstance(held, Lot):
-            for number in range(held.modulus):
-                yield key + host32(number), Fraction(1, held.modulus)
-            return
+            return [key + host32(number) for number in range(held.modulus)]
         key += held.ljust((len(held) + 3) & ~3, b"\0")
         register += max(1, (len(held) + 3) // 4)
-    yield key[:length], Fraction(1)
+    return [key[:length]]

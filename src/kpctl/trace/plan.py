@@ -18,7 +18,7 @@ from kubeproxy.facts.address import contained_in_any, contains, is_loopback, joi
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Protocol
 from kubeproxy.facts.node import DetectorKind, NodeFacts
-from kubeproxy.plan.types import Frontend, FrontendKind, Masquerade, ServicePlan, Verdict
+from kubeproxy.plan.types import Frontend, FrontendKind, Masquerade, Pool, ServicePlan, Verdict
 
 
 class Traits(Struct, frozen=True):
@@ -126,41 +126,39 @@ class PlanTracer(Tracer):
             step = _do("drop", f"{arrival.source} is not in loadBalancerSourceRanges ({ranges})")
             yield _ended(End.DROPPED, arrival, *seen, step)
             return
-        endpoints, reason = self._endpoints(plan, frontend, arrival)
-        if endpoints:
-            chosen = _do("choose", f"{_count(endpoints)}: {reason}" if reason else "")
+        pool, reason = self._pool(plan, frontend, arrival)
+        if pool:
+            chosen = _do("choose", _choice_text(plan, pool, reason))
             steps = (*seen, chosen)
-            yield from self._forward(endpoints, frontend, arrival, steps)
+            yield from self._forward(pool, frontend, arrival, steps)
             return
         is_drop = frontend.verdict is Verdict.DROP and not self._traits.binds_addresses
         step = _do("drop" if is_drop else "reject", frontend.reason or "it has no endpoint")
         yield _ended(End.DROPPED if is_drop else End.REJECTED, arrival, *seen, step)
 
-    def _endpoints(
-        self, plan: ServicePlan, frontend: Frontend, arrival: Arrival
-    ) -> tuple[Sequence[Endpoint], str]:
+    def _pool(self, plan: ServicePlan, frontend: Frontend, arrival: Arrival) -> tuple[Pool, str]:
         """The endpoints that this client may use, and why these."""
         own = plan.pool(frontend.pool)
         if self._traits.binds_addresses:
             pool = own or plan.cluster
-            return pool.endpoints, pool.reason
+            return pool, pool.reason
         is_inside = self._is_local_pod(arrival) or arrival.is_from_node
         if frontend.has_short_circuit and is_inside:
             reason = "policy Local does not apply to pods of this node and to the node itself"
-            return plan.cluster.endpoints, reason
+            return plan.cluster, reason
         if frontend.verdict is Verdict.FORWARD:
-            return own.endpoints, own.reason
-        return (), ""
+            return own, own.reason
+        return Pool(), ""
 
     def _forward(
         self,
-        endpoints: Sequence[Endpoint],
+        pool: Pool,
         frontend: Frontend,
         arrival: Arrival,
         steps: tuple[Step, ...],
     ) -> Iterator[Way]:
-        share = Fraction(1, len(endpoints))
-        for endpoint in endpoints:
+        weights = pool.weights or (1,) * len(pool.endpoints)
+        for endpoint, weight in zip(pool.endpoints, weights, strict=True):
             reason = self._masquerade_reason(frontend, arrival, endpoint)
             hidden = (_do("masquerade", reason),) if reason else ()
             place = join_host_port(endpoint.address, endpoint.port)
@@ -170,7 +168,7 @@ class PlanTracer(Tracer):
                 port=endpoint.port,
                 is_translated=True,
                 is_masqueraded=bool(reason),
-                share=share,
+                share=Fraction(weight, sum(weights)),
                 steps=(*steps, _do("dnat", f"to {place}"), *hidden),
             )
 
@@ -210,8 +208,10 @@ class PlanTracer(Tracer):
                 return False
 
 
-def _count(endpoints: Sequence[Endpoint]) -> str:
-    return f"{len(endpoints)} endpoint{'s' if len(endpoints) > 1 else ''}"
+def _choice_text(plan: ServicePlan, pool: Pool, reason: str) -> str:
+    count = len(pool.endpoints)
+    by = f" by {plan.algorithm}" if plan.algorithm and count > 1 else ""
+    return f"{count} endpoint{'s' if count > 1 else ''}{by}: {reason}" if reason else ""
 
 
 def _do(name: str, text: str) -> Step:

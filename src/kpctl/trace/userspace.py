@@ -53,22 +53,24 @@ class ItemTracer(RuleTracer):
         if not balance.targets:
             closed = state.noting(StepKind.DO, "reject", "it has no endpoint")
             yield way_of(closed, End.REJECTED)
-        for target in balance.targets:
+        weights = balance.weights or (1,) * len(balance.targets)
+        for target, weight in zip(balance.targets, weights, strict=True):
             moved = replace(
                 state,
                 destination=target.address,
                 port=target.port,
                 is_masqueraded=True,
-                weight=state.weight * Fraction(1, len(balance.targets)),
+                weight=state.weight * Fraction(weight, sum(weights)),
             )
             place = join_host_port(target.address, target.port)
             yield way_of(moved.noting(StepKind.DO, "connect", f"to {place}"), end)
 
 
 def _balance_text(balance: Balance) -> str:
+    by = f"by {balance.algorithm}" if balance.algorithm else "in turn"
     if balance.affinity_seconds:
-        return f"in turn, a client stays for {balance.affinity_seconds} s"
-    return "in turn"
+        return f"{by}, a client stays for {balance.affinity_seconds} s"
+    return by
 
 
 def _address(node: NodeFacts) -> str:

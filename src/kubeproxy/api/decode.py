@@ -15,6 +15,7 @@ from functools import lru_cache
 from msgspec import UNSET, Struct
 
 from kubeproxy.api import objects
+from kubeproxy.api.policy import decode_policy, decode_weights
 from kubeproxy.errors import ObjectError
 from kubeproxy.facts.address import family_of, is_zero_cidr, parse_cidr, parse_ip
 from kubeproxy.facts.endpoint import NO_HINTS, Endpoint, PortKey, SliceFacts
@@ -115,6 +116,7 @@ def decode_service(
         return DecodedService(None)
     problems: list[str] = []
     ignored: list[str] = []
+    wrong: list[str] = []
     is_external_local = spec.external_traffic_policy == "Local" and _is_accessible_by_type(spec)
     facts = ServiceFacts(
         name=name,
@@ -127,9 +129,10 @@ def decode_service(
         is_external_policy_local=is_external_local,
         is_internal_policy_local=spec.internal_traffic_policy == "Local",
         health_check_node_port=_health_check_port(spec, is_external_local, problems),
-        ignored=tuple(ignored),
+        policy=decode_policy(service.metadata.annotations, wrong),
+        ignored=(*ignored, *wrong),
     )
-    return DecodedService(facts, tuple(problems))
+    return DecodedService(facts, (*problems, *wrong))
 
 
 def _cluster_ip(spec: objects.ServiceSpec, family: Family) -> str | None:
@@ -290,6 +293,7 @@ def decode_slice(endpoint_slice: objects.EndpointSlice, node_name: str) -> Decod
     )
     family = _slice_family(endpoint_slice.address_type)
     problems: list[str] = []
+    wrong: list[str] = []
     ports = tuple(_slice_ports(endpoint_slice.ports or (), problems))
     found = tuple(_with_address(endpoint_slice.endpoints or (), family, problems))
     spread = tuple(
@@ -298,9 +302,15 @@ def decode_slice(endpoint_slice: objects.EndpointSlice, node_name: str) -> Decod
     )
     return DecodedSlice(
         family=family,
-        facts=SliceFacts(owner, name, spread),
+        facts=SliceFacts(
+            service=owner,
+            name=name,
+            endpoints=spread,
+            weights=decode_weights(meta.annotations, found, wrong),
+            ignored=tuple(f"EndpointSlice {name}: {problem}" for problem in wrong),
+        ),
         trigger_time=_trigger_time(meta.annotations, problems),
-        problems=tuple(problems),
+        problems=(*problems, *wrong),
     )
 
 

@@ -13,6 +13,8 @@ HEADLESS_LABEL = "service.kubernetes.io/headless"
 PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
 ZONE_LABEL = "topology.kubernetes.io/zone"
 TRIGGER_TIME_ANNOTATION = "endpoints.kubernetes.io/last-change-trigger-time"
+ALGORITHM_ANNOTATION = "kubeproxy/algorithm"
+WEIGHTS_ANNOTATION = "kubeproxy/weights"
 
 
 class KnownKey(Struct, frozen=True, gc=False):
@@ -35,6 +37,18 @@ ANNOTATIONS = (
         "EndpointSlice",
         "when the change began; start of kubeproxy_network_programming_duration_seconds",
     ),
+    KnownKey(
+        ALGORITHM_ANNOTATION,
+        "Service",
+        "how the endpoint of a new connection is chosen: `random`, `round-robin`, `source-hash`,"
+        " `consistent-hash` or `least-connections`; without it the mode's default",
+    ),
+    KnownKey(
+        WEIGHTS_ANNOTATION,
+        "EndpointSlice",
+        "the share of each endpoint: `ADDRESS=WEIGHT` or `ZONE=WEIGHT`, separated by commas; 0 to"
+        " 256, 1 where nothing is given, 0 takes no new connection; an address beats its zone",
+    ),
 )
 """Every label and annotation that is read, for the reference."""
 
@@ -55,8 +69,13 @@ class SliceLabels(_Object, frozen=True):
     headless: str | UnsetType | None = field(default=UNSET, name=HEADLESS_LABEL)
 
 
+class ServiceAnnotations(_Object, frozen=True):
+    algorithm: str | None = field(default=None, name=ALGORITHM_ANNOTATION)
+
+
 class SliceAnnotations(_Object, frozen=True):
     trigger_time: str | None = field(default=None, name=TRIGGER_TIME_ANNOTATION)
+    weights: str | None = field(default=None, name=WEIGHTS_ANNOTATION)
 
 
 class NodeLabels(_Object, frozen=True):
@@ -73,6 +92,7 @@ class ObjectMeta(_Object, frozen=True):
 
 class ServiceMeta(ObjectMeta, frozen=True):
     labels: ServiceLabels | None = None
+    annotations: ServiceAnnotations | None = None
 
 
 class SliceMeta(ObjectMeta, frozen=True):
@@ -153,6 +173,7 @@ class SliceEndpoint(_Object, frozen=True):
     addresses: list[str] | None = None
     conditions: EndpointConditions | None = None
     node_name: str | None = None
+    zone: str | None = None
     hints: EndpointHints | None = None
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.facts.ids import Protocol, ServiceName
+from kubeproxy.facts.policy import FULL_ROTATION, Rotation
 
 NO_HINTS: frozenset[str] = frozenset()
 
@@ -39,12 +40,18 @@ class PortKey(NamedTuple):
     protocol: Protocol
 
 
-class SliceFacts(Struct, frozen=True, gc=False):
-    """One EndpointSlice, spread out: for each of its ports the endpoints that serve it."""
+class SliceFacts(Struct, frozen=True, gc=False, omit_defaults=True):
+    """One EndpointSlice, spread out: for each of its ports the endpoints that serve it.
+
+    `weights` has addresses of this slice whose weight is not 1, not a field of each endpoint: a
+    million endpoints without weights must not pay. `ignored` is as in `ServiceFacts`.
+    """
 
     service: ServiceName
     name: str
     endpoints: tuple[tuple[PortKey, tuple[Endpoint, ...]], ...]
+    weights: tuple[tuple[str, int], ...] = ()
+    ignored: tuple[str, ...] = ()
 
 
 def merge_slices(slices: Iterable[SliceFacts]) -> Mapping[PortKey, tuple[Endpoint, ...]]:
@@ -57,6 +64,17 @@ def merge_slices(slices: Iterable[SliceFacts]) -> Mapping[PortKey, tuple[Endpoin
         for key, endpoints in facts.endpoints:
             _merge_into(merged.setdefault(key, {}), endpoints)
     return {key: _in_order(found) for key, found in merged.items() if found}
+
+
+def merge_rotation(slices: Iterable[SliceFacts]) -> Rotation:
+    """What the slices of one Service hold about shares; of two weights the first slice's counts."""
+    weights: dict[str, int] = {}
+    ignored: list[str] = []
+    for facts in sorted(slices, key=_slice_name):
+        for address, weight in facts.weights:
+            weights.setdefault(address, weight)
+        ignored += facts.ignored
+    return Rotation(weights, ignored=tuple(ignored)) if weights or ignored else FULL_ROTATION
 
 
 def _slice_name(facts: SliceFacts) -> str:

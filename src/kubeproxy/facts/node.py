@@ -17,6 +17,7 @@ from kubeproxy.facts.address import (
 )
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.limits import NO_LIMITS, Limits
+from kubeproxy.facts.policy import Algorithm
 
 SERVICE_LINK = "kube-ipvs0"
 """The dummy link to which ipvs mode binds service addresses. They are never the node's, not even
@@ -48,7 +49,8 @@ class NodeFacts(Struct, frozen=True, omit_defaults=True):
 
     `ip` is the node's address of the family, or the loopback address while unknown.
     `node_port_cidrs` is never empty: the zero network stands for "all addresses".
-    `addresses` are all addresses of the family on the host's interfaces, sorted.
+    `addresses` are all addresses of the family on the host's interfaces, sorted. `algorithms` are
+    those of the proxy's `mode`.
     """
 
     name: str
@@ -63,6 +65,8 @@ class NodeFacts(Struct, frozen=True, omit_defaults=True):
     allows_external_ips: bool = True
     is_large_cluster: bool = False
     limits: Limits = NO_LIMITS
+    mode: str = ""
+    algorithms: frozenset[Algorithm] = frozenset()
 
     @property
     def node_ports_match_all(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from kubeproxy.facts.ids import Protocol, ServiceName, ServicePortId
+from kubeproxy.facts.policy import Policy
 
 DEFAULT_AFFINITY_SECONDS = 10800
 """The API's default for a ClientIP affinity without a time-out."""
@@ -24,6 +25,7 @@ class ServiceFacts(Struct, frozen=True, gc=False, omit_defaults=True):
 
     `affinity_seconds` is 0 without session affinity. `is_external_policy_local` already takes the
     Service type into account. `ignored` lists what the object holds that is not used, as sentences.
+    `policy` is None unless an annotation asks for something.
     """
 
     name: ServiceName
@@ -37,6 +39,7 @@ class ServiceFacts(Struct, frozen=True, gc=False, omit_defaults=True):
     is_internal_policy_local: bool = False
     health_check_node_port: int = 0
     ignored: tuple[str, ...] = ()
+    policy: Policy | None = None
 
     def port_id(self, port: PortFacts) -> ServicePortId:
         return ServicePortId(self.name.namespace, self.name.name, port.name, port.protocol)

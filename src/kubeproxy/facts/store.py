@@ -10,8 +10,15 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from kubeproxy.facts.endpoint import Endpoint, PortKey, SliceFacts, merge_slices
+from kubeproxy.facts.endpoint import (
+    Endpoint,
+    PortKey,
+    SliceFacts,
+    merge_rotation,
+    merge_slices,
+)
 from kubeproxy.facts.ids import ServiceName
+from kubeproxy.facts.policy import Rotation
 from kubeproxy.facts.service import ServiceFacts
 
 
@@ -138,6 +145,10 @@ class Store:
     def endpoints(self, name: ServiceName) -> Mapping[PortKey, tuple[Endpoint, ...]]:
         """The merged endpoints of one Service."""
         return merge_slices(self._slices.get(name, {}).values())
+
+    def rotation(self, name: ServiceName) -> Rotation:
+        """What decides about the shares of one Service's endpoints."""
+        return merge_rotation(self._slices.get(name, {}).values())
 
     def take_dirty(self) -> Dirty:
         """Return what changed since the last call, and start a new dirty set."""

@@ -34,6 +34,7 @@ from kubeproxy.config.types import KubeProxyConfiguration
 from kubeproxy.facts.ids import Family, ServicePortId
 from kubeproxy.facts.ids import Protocol as TransportProtocol
 from kubeproxy.facts.node import NodeFacts
+from kubeproxy.facts.policy import Algorithm
 from kubeproxy.plan.conntrack import FlowRules, flow_rules
 from kubeproxy.plan.frontends import Frontends
 from kubeproxy.plan.types import ServicePlan
@@ -399,7 +400,8 @@ class Mode(Struct, Generic[Options], frozen=True):
     what the mode reads of configuration and extension flags. `check` raises Unsupported if the
     mode cannot run on this host. `cleanup` removes everything of this mode and nothing else, in
     the current network namespace, and returns what went wrong. `leftovers_of` are the
-    modes whose leftovers go away when this one starts.
+    modes whose leftovers go away when this one starts. `algorithms` are those a Service may ask
+    for; plans name no other.
     """
 
     name: str
@@ -408,6 +410,7 @@ class Mode(Struct, Generic[Options], frozen=True):
     check: Callable[[Collection[Family], Options], Awaitable[None]]
     cleanup: Callable[[], Awaitable[Sequence[str]]]
     leftovers_of: tuple[str, ...] = ()
+    algorithms: frozenset[Algorithm] = frozenset()
     resolve: Callable[[Extensions], Awaitable[Extensions]] = _as_given
     runs_periodically: bool = False
     """Does it sync every syncPeriod even without a change (ipvs), rather than hourly?"""

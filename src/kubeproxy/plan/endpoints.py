@@ -6,7 +6,7 @@ the reason why it was made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -17,6 +17,8 @@ READY = "ready"
 TERMINATING_FALLBACK = "serving while terminating: no endpoint is ready"
 LOCAL_READY = "ready on this node"
 LOCAL_TERMINATING_FALLBACK = "serving while terminating on this node: none here is ready"
+
+NO_SHARE = "weight 0: takes no new connection"
 
 HINTS_IGNORED = "hints ignored"
 HINTS_INCOMPLETE = "a ready endpoint has none"
@@ -125,17 +127,23 @@ def _apply_hints(ready: tuple[Endpoint, ...], node_name: str, zone: str) -> _Top
     return _Topology(ready, READY, notes=tuple(notes))
 
 
-def excluded_endpoints(endpoints: Sequence[Endpoint], choice: Choice) -> tuple[Excluded, ...]:
+def excluded_endpoints(
+    endpoints: Sequence[Endpoint], choice: Choice, weights: Mapping[str, int] = {}
+) -> tuple[Excluded, ...]:
     """Every endpoint in no pool, with the reason."""
     if len(choice.reachable) == len(endpoints):
         return ()
     reachable = {id(e) for e in choice.reachable}
     return tuple(
-        Excluded(e.text, _why_excluded(e, choice)) for e in endpoints if id(e) not in reachable
+        Excluded(e.text, _why_excluded(e, choice, weights))
+        for e in endpoints
+        if id(e) not in reachable
     )
 
 
-def _why_excluded(endpoint: Endpoint, choice: Choice) -> str:
+def _why_excluded(endpoint: Endpoint, choice: Choice, weights: Mapping[str, int]) -> str:
+    if weights.get(endpoint.address) == 0 and (endpoint.is_ready or endpoint.is_serving):
+        return NO_SHARE
     if endpoint.is_ready:
         if choice.cluster:
             return f"not {choice.cluster.reason}"

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kubeproxy.facts.address import join_host_port
+from kubeproxy.plan.balance import NOT_SUPPORTED
 from kubeproxy.plan.endpoints import HINTS_IGNORED, HINTS_INCOMPLETE
 from kubeproxy.plan.limits import REFUSED
 from kubeproxy.plan.types import Frontend, ServicePlan, Verdict
 
 _MOST_PLACES = 3
+INVALID = "annotation "
+"""Marks the note about an annotation (`api/policy`)."""
 
 
 def no_local_endpoints(plans: Sequence[ServicePlan]) -> str:
@@ -56,6 +59,21 @@ def is_refused_here(plans: Sequence[ServicePlan]) -> bool:
         plan.hairpin or any(each.is_here for each in plan.excluded if each.is_refused)
         for plan in plans
     )
+
+
+def invalid_annotations(plans: Sequence[ServicePlan]) -> str:
+    """Which annotations hold what cannot be understood. Only nodes with an endpoint report that."""
+    return _notes_with(INVALID, plans)
+
+
+def unsupported_algorithm(plans: Sequence[ServicePlan]) -> str:
+    """Which algorithm this mode does not have. Only nodes with an endpoint report that."""
+    return _notes_with(NOT_SUPPORTED, plans)
+
+
+def _notes_with(mark: str, plans: Sequence[ServicePlan]) -> str:
+    found = [note for plan in plans if plan.hairpin for note in plan.notes if mark in note]
+    return "; ".join(dict.fromkeys(found))
 
 
 def ignored_hints(plans: Sequence[ServicePlan]) -> str:

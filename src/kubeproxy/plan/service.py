@@ -14,7 +14,14 @@ from kubeproxy.facts.address import contained_in_any
 from kubeproxy.facts.endpoint import Endpoint, PortKey
 from kubeproxy.facts.ids import Protocol
 from kubeproxy.facts.node import NodeFacts
+from kubeproxy.facts.policy import FULL_ROTATION, Rotation
 from kubeproxy.facts.service import PortFacts, ServiceFacts
+from kubeproxy.plan.balance import (
+    algorithm_notes,
+    effective_algorithm,
+    taking_part,
+    with_weights,
+)
 from kubeproxy.plan.endpoints import Choice, choose_endpoints, excluded_endpoints
 from kubeproxy.plan.limits import admit_addresses, admit_endpoints
 from kubeproxy.plan.types import (
@@ -34,16 +41,23 @@ def plan_service(
     service: ServiceFacts,
     endpoints: Mapping[PortKey, tuple[Endpoint, ...]],
     node: NodeFacts,
+    rotation: Rotation = FULL_ROTATION,
 ) -> tuple[ServicePlan, ...]:
     """One plan per port of the Service."""
     return tuple(
-        _plan_port(service, port, endpoints.get(PortKey(port.name, port.protocol), ()), node)
+        _plan_port(
+            service, port, endpoints.get(PortKey(port.name, port.protocol), ()), node, rotation
+        )
         for port in service.ports
     )
 
 
 def _plan_port(
-    service: ServiceFacts, port: PortFacts, endpoints: tuple[Endpoint, ...], node: NodeFacts
+    service: ServiceFacts,
+    port: PortFacts,
+    endpoints: tuple[Endpoint, ...],
+    node: NodeFacts,
+    rotation: Rotation,
 ) -> ServicePlan:
     accessible = _is_externally_accessible(service, port)
     endpoints, refused = admit_endpoints(endpoints, node)
@@ -52,8 +66,9 @@ def _plan_port(
     uses_local = service.is_internal_policy_local or (
         service.is_external_policy_local and accessible
     )
+    taking, quiesced = taking_part(endpoints, rotation.weights)
     choice = choose_endpoints(
-        endpoints,
+        taking,
         uses_cluster=uses_cluster,
         uses_local=uses_local,
         node_name=node.name,
@@ -65,12 +80,13 @@ def _plan_port(
         cluster_ip=service.cluster_ip,
         port=port.port,
         node_port=port.node_port,
-        cluster=choice.cluster,
-        local=choice.local,
+        cluster=with_weights(choice.cluster, rotation.weights),
+        local=with_weights(choice.local, rotation.weights),
         reachable=choice.reachable,
         has_endpoints=choice.has_endpoints,
         frontends=tuple(_frontends(service, port, choice, node, outside)),
         affinity_seconds=service.affinity_seconds,
+        algorithm=effective_algorithm(service, node),
         is_internal_policy_local=service.is_internal_policy_local,
         is_external_policy_local=service.is_external_policy_local,
         is_externally_accessible=accessible,
@@ -81,8 +97,18 @@ def _plan_port(
         lingering=lingering,
         endpoint_count=len(endpoints),
         hairpin=tuple(e for e in endpoints if e.is_local),
-        excluded=(*refused, *excluded_endpoints(endpoints, choice), *outside.excluded),
-        notes=(*choice.notes, *service.ignored),
+        quiesced=quiesced,
+        excluded=(
+            *refused,
+            *excluded_endpoints(endpoints, choice, rotation.weights),
+            *outside.excluded,
+        ),
+        notes=(
+            *choice.notes,
+            *service.ignored,
+            *rotation.ignored,
+            *algorithm_notes(service, node),
+        ),
     )
 
 

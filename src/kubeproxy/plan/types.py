@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import ServicePortId
+from kubeproxy.facts.policy import Algorithm
 
 
 class FrontendKind(StrEnum):
@@ -79,10 +80,15 @@ class Frontend(Struct, frozen=True, gc=False):
 
 
 class Pool(Struct, frozen=True, gc=False):
-    """Endpoints in canonical order, and the reason for this choice."""
+    """Endpoints in canonical order, and the reason for this choice.
+
+    `weights` are those of `endpoints`, in lowest terms and bounded; empty means that each counts
+    once. `plan/balance` turns them into slots, for the modes that choose by number.
+    """
 
     endpoints: tuple[Endpoint, ...] = ()
     reason: str = ""
+    weights: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.endpoints)
@@ -108,7 +114,8 @@ class ServicePlan(Struct, frozen=True, gc=False):
     established flow may go on, whatever policy chose for new ones; `lingering` are those that exist
     while none serves. `endpoint_count` counts all endpoints that are known, usable or not.
     `hairpin` are those on this node, usable or not: each of them may reach itself through a
-    frontend.
+    frontend. `algorithm` is None for the mode's default. `quiesced` would be in a pool but for
+    their weight of 0: open connections go on.
     """
 
     id: ServicePortId
@@ -121,6 +128,7 @@ class ServicePlan(Struct, frozen=True, gc=False):
     has_endpoints: bool
     frontends: tuple[Frontend, ...]
     affinity_seconds: int = 0
+    algorithm: Algorithm | None = None
     is_internal_policy_local: bool = False
     is_external_policy_local: bool = False
     is_externally_accessible: bool = False
@@ -131,6 +139,7 @@ class ServicePlan(Struct, frozen=True, gc=False):
     lingering: tuple[Endpoint, ...] = ()
     endpoint_count: int = 0
     hairpin: tuple[Endpoint, ...] = ()
+    quiesced: tuple[Endpoint, ...] = ()
     excluded: tuple[Excluded, ...] = ()
     notes: tuple[str, ...] = ()
 

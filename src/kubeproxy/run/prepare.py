@@ -86,6 +86,7 @@ async def prepare(settings: Settings, mode: AnyMode, source: Source) -> Prepared
             node_port_addresses=addresses,
             allows_external_ips=settings.gates.enabled("AllowServiceExternalIPs"),
             limits=startup.limits_of(settings.extensions),
+            mode=mode,
             zone=decode_zone(node) if node else "",
         )
         for family in families

@@ -22,6 +22,7 @@ from kubeproxy.facts.limits import NO_LIMITS, Limits
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts, node_port_cidrs_of
 from kubeproxy.go.hostport import split_host_port
 from kubeproxy.kernel.conntrack_sysctls import ConntrackSettings
+from kubeproxy.modes.base import AnyMode
 
 PRIMARY = "primary"
 _WILDCARDS = frozenset(family.wildcard for family in Family)
@@ -147,6 +148,7 @@ def node_facts(
     pod_cidrs: Sequence[str],
     node_port_addresses: tuple[str, ...],
     allows_external_ips: bool,
+    mode: AnyMode,
     limits: Limits = NO_LIMITS,
     zone: str = "",
 ) -> NodeFacts:
@@ -160,6 +162,8 @@ def node_facts(
         masquerade_all=config.masquerade_all,
         allows_external_ips=allows_external_ips,
         limits=limits,
+        mode=mode.name,
+        algorithms=mode.algorithms,
         zone=zone,
     )
 

@@ -94,6 +94,26 @@ EVENTS = (
         is_upstream=False,
     ),
     EventSpec(
+        "InvalidAnnotation",
+        WARNING,
+        "Plan",
+        "Service",
+        "An annotation of the Service or of one of its EndpointSlices cannot be understood, for the"
+        " reason in the note; the default is used. Recorded by nodes with an endpoint of this"
+        " Service. Only with --service-events.",
+        is_upstream=False,
+    ),
+    EventSpec(
+        "AlgorithmNotSupported",
+        WARNING,
+        "Plan",
+        "Service",
+        "The Service asks for an algorithm that the mode of this node does not have; the mode's"
+        " default is used. Recorded by nodes with an endpoint of this Service. Only with"
+        " --service-events.",
+        is_upstream=False,
+    ),
+    EventSpec(
         "RulesRepaired",
         WARNING,
         "Repair",

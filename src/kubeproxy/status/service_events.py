@@ -15,9 +15,11 @@ from kubeproxy.logs.limit import LogLimit
 from kubeproxy.plan.claims import Claims, Conflict
 from kubeproxy.plan.findings import (
     ignored_hints,
+    invalid_annotations,
     is_refused_here,
     no_local_endpoints,
     refused_addresses,
+    unsupported_algorithm,
 )
 from kubeproxy.plan.types import ServicePlan
 from kubeproxy.status.event_series import NORMAL, WARNING, service_reference
@@ -57,6 +59,16 @@ class ServiceEvents:
         if note and not no_local_endpoints(before) and self._limit.is_due():
             self._recorder.record(
                 service, type=NORMAL, reason="NoLocalEndpoints", action="Plan", note=note
+            )
+        note = invalid_annotations(after)
+        if note and note != invalid_annotations(before) and self._limit.is_due():
+            self._recorder.record(
+                service, type=WARNING, reason="InvalidAnnotation", action="Plan", note=note
+            )
+        note = unsupported_algorithm(after)
+        if note and note != unsupported_algorithm(before) and self._limit.is_due():
+            self._recorder.record(
+                service, type=WARNING, reason="AlgorithmNotSupported", action="Plan", note=note
             )
         note = ignored_hints(after)
         if note and not ignored_hints(before) and self._limit.is_due():

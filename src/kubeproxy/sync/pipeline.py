@@ -202,7 +202,7 @@ class Pipeline:
             return ()
         endpoints = self.store.endpoints(name)
         self._note_health(facts, endpoints)
-        return plan_service(facts, endpoints, self._planning_node)
+        return plan_service(facts, endpoints, self._planning_node, self.store.rotation(name))
 
     def _count(self, plans: tuple[ServicePlan, ...], sign: int) -> None:
         """Keep cluster-wide totals up to date without walking the cluster."""

@@ -61,6 +61,8 @@ IP_VS_SVC_F_PERSISTENT = 0x1
 """A client stays with its real server for a time."""
 IP_VS_SVC_F_HASHED = 0x2
 """Set by the kernel itself while the service is in its table."""
+IP_VS_SVC_F_SCHED_FALLBACK = 0x8
+"""For the sh and mh schedulers: take another real server where the chosen one has weight 0."""
 IP_VS_SVC_F_SCHED_MH_PORT = 0x10
 """For the mh scheduler: hash the source port as well."""
 

@@ -11,6 +11,8 @@ from kubeproxy.kernel.netlink.codec import attr_be32, attr_str, attr_u8, be
 from kubeproxy.kernel.nftables.numbers import (
     NFT_CMP_EQ,
     NFT_CMP_NEQ,
+    NFT_NG_INCREMENTAL,
+    NFT_NG_RANDOM,
     NFT_REG32_00,
     NFT_REG_1,
     NFT_REG_4,
@@ -45,7 +47,16 @@ def _parse_comparison(raw: bytes) -> bool | None:
     return {NFT_CMP_EQ: False, NFT_CMP_NEQ: True}.get(be(raw))
 
 
+def _pack_numgen_type(kind: int, is_in_turn: bool) -> bytes:
+    return attr_be32(kind, NFT_NG_INCREMENTAL if is_in_turn else NFT_NG_RANDOM)
+
+
+def _parse_numgen_type(raw: bytes) -> bool | None:
+    return {NFT_NG_INCREMENTAL: True, NFT_NG_RANDOM: False}.get(be(raw))
+
+
 NUMBER: Encoding[int] = Encoding(attr_be32, be)
+NUMGEN_TYPE: Encoding[bool] = Encoding(_pack_numgen_type, _parse_numgen_type)
 OCTET: Encoding[int] = Encoding(attr_u8, be)
 COMPARISON: Encoding[bool] = Encoding(_pack_comparison, _parse_comparison)
 REGISTER: Encoding[int] = Encoding(attr_be32, _parse_register)

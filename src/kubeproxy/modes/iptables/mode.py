@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
+from kubeproxy.facts.policy import Algorithm
 from kubeproxy.modes.base import (
     AnyChange,
     Backend,
@@ -139,4 +140,6 @@ MODE = Mode(
     cleanup=cleanup,
     resolve=resolve_variant,
     leftovers_of=("nftables", "ipvs", "userspace"),
+    # What the `statistic` match can do; no match of iptables hashes addresses.
+    algorithms=frozenset({Algorithm.RANDOM, Algorithm.ROUND_ROBIN}),
 )

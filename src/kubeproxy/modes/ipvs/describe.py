@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from kubeproxy.facts.address import family_of, join_host_port
 from kubeproxy.facts.ids import Protocol
 from kubeproxy.kernel.ipset.wire import SetHead, SetType
-from kubeproxy.kernel.ipvs.wire import IP_VS_SVC_F_PERSISTENT, IP_VS_SVC_F_SCHED_MH_PORT
+from kubeproxy.kernel.ipvs.wire import (
+    IP_VS_SVC_F_PERSISTENT,
+    IP_VS_SVC_F_SCHED_FALLBACK,
+    IP_VS_SVC_F_SCHED_MH_PORT,
+)
 from kubeproxy.modes.base import Owner, items_of
 from kubeproxy.modes.ipvs.items import (
     BoundAddress,
@@ -46,6 +50,9 @@ def describe(fragments: Mapping[Owner, Fragment]) -> str:
     )
 
 
+_SCHEDULER_FLAGS = ((IP_VS_SVC_F_SCHED_FALLBACK, "fallback"), (IP_VS_SVC_F_SCHED_MH_PORT, "port"))
+
+
 def server_lines(items: Fragment) -> list[str]:
     """Virtual servers and real servers as `ipvsadm -Sn` prints them."""
     servers = items_of(items, VirtualServer, ServerSpec)
@@ -56,7 +63,8 @@ def _server_lines(server: VirtualServer, spec: ServerSpec) -> Iterator[str]:
     option = _SERVICE_OPTIONS[_PROTOCOLS[server.protocol]]
     place = f"{option} {join_host_port(server.address, server.port)}"
     persistence = f" -p {spec.timeout_seconds}" if spec.flags & IP_VS_SVC_F_PERSISTENT else ""
-    hashing = " -b mh-port" if spec.flags & IP_VS_SVC_F_SCHED_MH_PORT else ""
+    words = [word for flag, word in _SCHEDULER_FLAGS if spec.flags & flag]
+    hashing = f" -b {','.join(f'{spec.scheduler}-{word}' for word in words)}" if words else ""
     yield f"-A {place} -s {spec.scheduler}{persistence}{hashing}"
     for real in spec.real_servers:
         yield f"-a {place} -r {join_host_port(*real.place)} -m -w {real.weight}"

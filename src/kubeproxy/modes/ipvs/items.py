@@ -71,7 +71,7 @@ _PROTOCOLS: Mapping[int, str] = {protocol.number: protocol.value for protocol in
 
 
 class RealServer(Struct, frozen=True, gc=False):
-    """One of the servers behind a virtual server. Wanted ones have weight 1."""
+    """One of the servers behind a virtual server. One of weight 0 takes no new connection."""
 
     address: str
     port: int

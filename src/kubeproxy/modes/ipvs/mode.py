@@ -37,6 +37,7 @@ from kubeproxy.modes.ipvs.render import (
     services_without_local_endpoints,
 )
 from kubeproxy.modes.ipvs.rules.refused import refused_by_out_filter, refused_in_set
+from kubeproxy.modes.ipvs.rules.scheduling import ALGORITHMS
 from kubeproxy.modes.ipvs.scaffold import scaffold, scope
 from kubeproxy.modes.ipvs.sinks.addresses import AddressSink
 from kubeproxy.modes.ipvs.sinks.servers import ServerSink
@@ -160,5 +161,6 @@ MODE = Mode(
     cleanup=cleanup,
     resolve=resolve_variant,
     leftovers_of=("iptables", "nftables", "userspace"),
+    algorithms=ALGORITHMS,
     runs_periodically=True,
 )

@@ -8,20 +8,21 @@ it on is left out of the health check set as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 
 from msgspec.structs import replace
 
 from kubeproxy.facts.address import is_ipv6_link_local, is_loopback
-from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Protocol
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.kernel.ipvs.wire import IP_VS_SVC_F_PERSISTENT, IP_VS_SVC_F_SCHED_MH_PORT
+from kubeproxy.kernel.ipvs.wire import IP_VS_SVC_F_PERSISTENT
 from kubeproxy.modes.ipvs.items import (
     PRESENT,
     BoundAddress,
     Fragment,
     Item,
+    Place,
     RealServer,
     ServerSpec,
     SetEntry,
@@ -30,10 +31,9 @@ from kubeproxy.modes.ipvs.items import (
 )
 from kubeproxy.modes.ipvs.names import NODE_PORT_SETS, SetName, set_name
 from kubeproxy.modes.ipvs.options import Options
+from kubeproxy.modes.ipvs.rules.scheduling import scheduling
 from kubeproxy.modes.ipvs.rules.sets import out_filter, set_rules
-from kubeproxy.plan.types import Frontend, FrontendKind, ServicePlan
-
-_HASHING_SCHEDULER = "mh"
+from kubeproxy.plan.types import Frontend, FrontendKind, Pool, ServicePlan
 
 
 def render(plan: ServicePlan, node: NodeFacts, options: Options) -> Fragment:
@@ -150,16 +150,16 @@ class _Rendering:
         self._enter_port(SetName.HEALTH_CHECK_NODE_PORT, plan.health_check_node_port)
 
     def _spec(self, frontend: Frontend) -> ServerSpec:
-        endpoints = local_policy_falls_back(self._plan, frontend)
-        places = sorted((e.address, e.port) for e in endpoints)
-        flags = IP_VS_SVC_F_PERSISTENT if self._plan.affinity_seconds else 0
-        if self._scheduler == _HASHING_SCHEDULER:
-            flags |= IP_VS_SVC_F_SCHED_MH_PORT
+        pool = local_policy_falls_back(self._plan, frontend)
+        balancing = scheduling(
+            self._plan.algorithm, self._scheduler, is_weighted=bool(pool.weights)
+        )
+        persistent = IP_VS_SVC_F_PERSISTENT if self._plan.affinity_seconds else 0
         return ServerSpec(
-            scheduler=self._scheduler,
-            flags=flags,
+            scheduler=balancing.scheduler,
+            flags=persistent | balancing.flags,
             timeout_seconds=self._plan.affinity_seconds,
-            real_servers=tuple(RealServer(*place) for place in places),
+            real_servers=tuple(sorted(real_servers(self._plan, pool), key=_place)),
         )
 
     def _bind(self, address: str) -> None:
@@ -199,9 +199,23 @@ def _address_sets(frontend: Frontend, plan: ServicePlan) -> Iterable[SetName]:
             yield SetName.LOAD_BALANCER_FW
 
 
-def local_policy_falls_back(plan: ServicePlan, frontend: Frontend) -> tuple[Endpoint, ...]:
+def local_policy_falls_back(plan: ServicePlan, frontend: Frontend) -> Pool:
     """Quirk: a Local policy without local endpoints uses the cluster's instead of dropping."""
-    return plan.pool(frontend.pool).endpoints or plan.cluster.endpoints
+    return plan.pool(frontend.pool) or plan.cluster
+
+
+def real_servers(plan: ServicePlan, pool: Pool) -> Iterator[RealServer]:
+    """The endpoints with their weights, and those of weight 0, which keep their connections."""
+    weights = pool.weights or repeat(1)
+    for endpoint, weight in zip(pool.endpoints, weights, strict=False):
+        yield RealServer(endpoint.address, endpoint.port, weight)
+    for endpoint in plan.quiesced:
+        if endpoint.is_local or pool is not plan.local:
+            yield RealServer(endpoint.address, endpoint.port, 0)
+
+
+def _place(real: RealServer) -> Place:
+    return real.place
 
 
 def node_port_addresses(node: NodeFacts) -> tuple[str, ...]:

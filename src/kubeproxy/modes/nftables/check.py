@@ -26,7 +26,7 @@ from kubeproxy.modes.nftables.names import (
 )
 from kubeproxy.modes.nftables.options import Options
 from kubeproxy.modes.nftables.rules import pieces
-from kubeproxy.modes.nftables.rules.pieces import Piece
+from kubeproxy.modes.nftables.rules.pieces import Draw, Piece
 
 OLDEST_KERNEL = (5, 13)
 _PREFIX = "check-"
@@ -71,7 +71,7 @@ def _add_features(transaction: nft.Transaction, layout: FamilyLayout) -> None:
     features: tuple[tuple[str, Piece], ...] = (
         ("connection tracking (nft_ct)", pieces.status_dnat()),
         ("address types (nft_fib)", pieces.is_destination_local()),
-        ("random numbers (nft_numgen)", pieces.random_is_zero(2)),
+        ("random numbers (nft_numgen)", pieces.drawn_is(layout, Draw.PICK, 2)),
         ("translation of addresses (nft_nat)", pieces.dnat_to(layout, tcp, address, 80)),
         ("masquerading (nft_masq)", pieces.masquerade()),
         ("rejecting (nft_reject)", pieces.reject(layout)),

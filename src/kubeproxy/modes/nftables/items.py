@@ -163,10 +163,14 @@ Address: TypeAlias = tuple[str, int]
 
 
 class Target(Struct, frozen=True):
-    """Where a relay connects to. With `affinity_seconds` 0 it chooses for each connection."""
+    """Where a relay connects to. With `affinity_seconds` 0 it chooses for each connection.
+
+    An endpoint may be there several times: it is chosen as often, at random or in turn.
+    """
 
     endpoints: tuple[Address, ...]
     affinity_seconds: int = 0
+    is_in_turn: bool = False
 
 
 Item: TypeAlias = (

@@ -28,6 +28,7 @@ from kubeproxy.modes.nftables.items import ElementItem, Fragment, Item, Listener
 from kubeproxy.modes.nftables.names import layout_of
 from kubeproxy.modes.nftables.options import Options, options_of
 from kubeproxy.modes.nftables.render import render
+from kubeproxy.modes.nftables.rules.classes import DRAWS
 from kubeproxy.modes.nftables.rules.refused import refused_of
 from kubeproxy.modes.nftables.scaffold import scaffold
 from kubeproxy.modes.nftables.sinks.localhost import LocalhostSink
@@ -135,4 +136,5 @@ MODE = Mode(
     check=check,
     cleanup=cleanup,
     leftovers_of=("iptables", "ipvs", "userspace"),
+    algorithms=frozenset(algorithm for algorithm in DRAWS if algorithm),
 )

@@ -118,6 +118,8 @@ SERVICE_CHAIN_PREFIX = "service-"
 LOCAL_CHAIN_PREFIX = "local-"
 EXTERNAL_CHAIN_PREFIX = "external-"
 FIREWALL_CHAIN_PREFIX = "firewall-"
+NODE_PORT_PREFIX = "nodeport-"
+"""Before the name of a chain that looks endpoints up by node port instead of address."""
 
 _LONGEST_BASE = 240
 """nft names have at most 256 characters, of which 16 are left for prefixes."""
@@ -163,11 +165,12 @@ def chain_kind(name: str) -> ChainKind:
     if name in SCAFFOLD_CHAINS:
         return ChainKind.SCAFFOLD
     if "/" not in name:
-        is_pick = name.startswith(("pick-", "nodeport-pick-"))
+        is_pick = name.removeprefix(NODE_PORT_PREFIX).startswith(("pick-", "hash-"))
         return ChainKind.CLASS_PICK if is_pick else ChainKind.CLASS_ENTRY
     if name.startswith(ENDPOINT_CHAIN_PREFIX):
         return ChainKind.ENDPOINT
-    is_pool = name.startswith((SERVICE_CHAIN_PREFIX, LOCAL_CHAIN_PREFIX))
+    own = name.removeprefix(NODE_PORT_PREFIX)
+    is_pool = own.startswith((SERVICE_CHAIN_PREFIX, LOCAL_CHAIN_PREFIX))
     return ChainKind.SERVICE_POOL if is_pool else ChainKind.SERVICE_ENTRY
 
 

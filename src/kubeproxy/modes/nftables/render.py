@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses
 
 from kubeproxy.facts.address import pack_address
-from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.facts.node import NodeFacts
+from kubeproxy.facts.policy import Algorithm
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.items import (
@@ -36,15 +36,20 @@ from kubeproxy.modes.nftables.options import Options
 from kubeproxy.modes.nftables.rules import affinity
 from kubeproxy.modes.nftables.rules import pieces as rules
 from kubeproxy.modes.nftables.rules.classes import (
+    DRAWS,
     ClassContext,
     ServiceClass,
     local_class,
     masqueraded_class,
     pick_class,
 )
-from kubeproxy.modes.nftables.rules.pieces import rule
+from kubeproxy.modes.nftables.rules.own import external_chain, pool_chain
+from kubeproxy.modes.nftables.rules.pieces import Draw, rule
 from kubeproxy.modes.nftables.rules.refused import counting_items
-from kubeproxy.plan.types import Frontend, FrontendKind, ServicePlan, Verdict
+from kubeproxy.modes.nftables.rules.turns import turn_items
+from kubeproxy.plan import types as plans
+from kubeproxy.plan.balance import slot_count, slots_of
+from kubeproxy.plan.types import Frontend, FrontendKind, PoolName, ServicePlan, Verdict
 
 _IN_SET = Element()
 _REFUSING = {
@@ -66,7 +71,9 @@ def render(plan: ServicePlan, node: NodeFacts, options: Options) -> Fragment:
             items[ElementItem(names.HAIRPIN, names.hairpin_key(endpoint, protocol))] = _IN_SET
     if plan.affinity_seconds and plan.has_endpoints:
         items |= affinity.affinity_items(plan, context)
-    slots = _Slots()
+    elif _is_in_turn(plan) and plan.has_endpoints:
+        items |= turn_items(plan, context)
+    slots = _Slots(plan.algorithm)
     for frontend in plan.frontends:
         _add_frontend(items, plan, frontend, context, slots)
     if options.counts_refused:
@@ -79,14 +86,23 @@ def render(plan: ServicePlan, node: NodeFacts, options: Options) -> Fragment:
 class _Slots:
     """Pools packed once for all frontends of a service port that use them."""
 
-    def __init__(self) -> None:
+    def __init__(self, algorithm: Algorithm | None) -> None:
+        self._algorithm = algorithm
         self._packed: dict[int, Pool] = {}
 
-    def pool(self, endpoints: tuple[Endpoint, ...]) -> Pool:
-        known = self._packed.get(id(endpoints))
+    def pool(self, pool: plans.Pool) -> Pool:
+        known = self._packed.get(id(pool))
         if known is None:
-            known = self._packed[id(endpoints)] = Pool(names.pack_slots(endpoints))
+            endpoints = pool.endpoints
+            if self._algorithm is not None or pool.weights:
+                endpoints = tuple(endpoints[i] for i in slots_of(pool, self._algorithm))
+            known = self._packed[id(pool)] = Pool(names.pack_slots(endpoints))
         return known
+
+
+def _is_in_turn(plan: ServicePlan) -> bool:
+    """Has it a counter, and therefore chains, of its own?"""
+    return DRAWS[plan.algorithm] is Draw.TURN
 
 
 def _add_frontend(
@@ -108,8 +124,8 @@ def _add_frontend(
         verdict = nft.Verdict(nft.NFT_GOTO, chain)
         items[ElementItem(dispatch, key)] = Element(verdict, names.comment_of(plan.id))
         if not plan.affinity_seconds:
-            for map_name, endpoints in _pools(plan, frontend):
-                items[PoolItem(map_name, key)] = slots.pool(endpoints)
+            for map_name, pool in _pools(plan, frontend):
+                items[PoolItem(map_name, key)] = slots.pool(pool)
     if frontend.verdict is not Verdict.FORWARD:
         refused = names.NO_ENDPOINT_NODE_PORTS if is_node_port else names.NO_ENDPOINT_SERVICES
         refusing = Element(_REFUSING[frontend.verdict], names.comment_of(plan.id))
@@ -122,38 +138,42 @@ def _entry(
     items: dict[Item, Value], plan: ServicePlan, frontend: Frontend, context: ClassContext
 ) -> str:
     """The chain the frontend's traffic goes to. A class chain is wanted by each of its users."""
-    if not plan.affinity_seconds:
+    if not plan.affinity_seconds and not _is_in_turn(plan):
         found = _class_of(plan, frontend, context)
         items.update(found.chains)
         return found.entry
+    # With affinity, a node port's endpoints are looked up by neither address nor port.
+    by_node_port = frontend.kind is FrontendKind.NODE_PORT and not plan.affinity_seconds
     if frontend.kind.is_external:
-        return affinity.external_chain(plan.id)
-    return affinity.pool_chain(plan.id, frontend.pool)
+        return external_chain(plan.id, by_node_port=by_node_port)
+    return pool_chain(plan.id, frontend.pool, by_node_port=by_node_port)
 
 
 def _class_of(plan: ServicePlan, frontend: Frontend, context: ClassContext) -> ServiceClass:
     by_node_port = frontend.kind is FrontendKind.NODE_PORT
+    algorithm, draw = plan.algorithm, DRAWS[plan.algorithm]
     if frontend.has_short_circuit:
-        local = len(plan.local.endpoints) if frontend.verdict is Verdict.FORWARD else 0
-        count = len(plan.cluster.endpoints)
-        return local_class(context, count, local, by_node_port=by_node_port)
-    count = len(plan.pool(frontend.pool).endpoints)
+        local = slot_count(plan.local, algorithm) if frontend.verdict is Verdict.FORWARD else 0
+        count = slot_count(plan.cluster, algorithm)
+        return local_class(context, count, local, by_node_port=by_node_port, draw=draw)
+    count = slot_count(plan.pool(frontend.pool), algorithm)
     if frontend.kind.is_external:
-        return masqueraded_class(context, count, by_node_port=by_node_port)
-    return pick_class(context, count)
+        return masqueraded_class(context, count, by_node_port=by_node_port, draw=draw)
+    return pick_class(context, count, draw=draw)
 
 
-def _pools(plan: ServicePlan, frontend: Frontend) -> Iterator[tuple[str, tuple[Endpoint, ...]]]:
-    """The maps this frontend's key is in, and the endpoints there."""
+def _pools(plan: ServicePlan, frontend: Frontend) -> Iterator[tuple[str, plans.Pool]]:
+    """The maps this frontend's key is in, and the pool there."""
     is_node_port = frontend.kind is FrontendKind.NODE_PORT
     main = names.NODE_PORT_POOLS if is_node_port else names.SERVICE_POOLS
+    local = names.NODE_PORT_LOCAL_POOLS if is_node_port else names.LOCAL_POOLS
     if not frontend.has_short_circuit:
-        yield main, plan.pool(frontend.pool).endpoints
+        own_map = local if _is_in_turn(plan) and frontend.pool is PoolName.LOCAL else main
+        yield own_map, plan.pool(frontend.pool)
         return
-    yield main, plan.cluster.endpoints
+    yield main, plan.cluster
     if frontend.verdict is Verdict.FORWARD:
-        local = names.NODE_PORT_LOCAL_POOLS if is_node_port else names.LOCAL_POOLS
-        yield local, plan.local.endpoints
+        yield local, plan.local
 
 
 def _firewall_items(
@@ -193,7 +213,14 @@ def listener_items(plan: ServicePlan) -> dict[Item, Value]:
     for frontend in plan.frontends_of(FrontendKind.NODE_PORT):
         if frontend.accepts_anyone:
             pool = plan.cluster if frontend.has_short_circuit else plan.pool(frontend.pool)
-            endpoints = tuple((e.address, e.port) for e in pool.endpoints)
-            target = Target(endpoints, plan.affinity_seconds)
-            items[ListenerItem(plan.id.protocol, frontend.port)] = target
+            items[ListenerItem(plan.id.protocol, frontend.port)] = _target(plan, pool)
     return items
+
+
+def _target(plan: ServicePlan, pool: plans.Pool) -> Target:
+    """All clients there have one address. So a hash of it is always the same slot."""
+    slots = slots_of(pool, plan.algorithm)
+    draw = DRAWS[plan.algorithm]
+    chosen = [pool.endpoints[index] for index in (slots[:1] if draw is Draw.HASH else slots)]
+    endpoints = tuple((e.address, e.port) for e in chosen)
+    return Target(endpoints, plan.affinity_seconds, is_in_turn=draw is Draw.TURN)

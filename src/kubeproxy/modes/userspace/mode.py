@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
+from kubeproxy.facts.policy import Algorithm
 from kubeproxy.kernel.descriptors import raise_descriptor_limit
 from kubeproxy.logs import get_logger
 from kubeproxy.modes.base import (
@@ -161,4 +162,5 @@ MODE = Mode(
     cleanup=cleanup,
     resolve=resolve_variant,
     leftovers_of=("iptables", "nftables", "ipvs"),
+    algorithms=frozenset(Algorithm),
 )

@@ -60,10 +60,13 @@ def used_pools(plan: ServicePlan) -> Iterator[PoolName]:
 
 
 def balance_of(plan: ServicePlan, pool: PoolName) -> Balance:
+    chosen = plan.pool(pool)
     return Balance(
-        targets=tuple(map(_target, plan.pool(pool).endpoints)),
+        targets=tuple(map(_target, chosen.endpoints)),
         keep=tuple(map(_target, plan.serving)),
         affinity_seconds=plan.affinity_seconds,
+        algorithm=plan.algorithm,
+        weights=chosen.weights,
     )
 
 

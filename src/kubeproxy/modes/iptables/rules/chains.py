@@ -10,14 +10,16 @@ They come in this order, which is upstream's; `describe` relies on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import repeat
 
-from kubeproxy.facts.endpoint import Endpoint
+from kubeproxy.facts.policy import Algorithm
 from kubeproxy.modes.iptables import names
 from kubeproxy.modes.iptables.rules.context import PortContext
 from kubeproxy.modes.netfilter.items import ChainGroup, GroupRules, rules
 from kubeproxy.modes.netfilter.rules.matches import from_local_pods
-from kubeproxy.plan.types import FrontendKind, Masquerade
+from kubeproxy.plan.balance import slots_of
+from kubeproxy.plan.types import FrontendKind, Masquerade, Pool, ServicePlan
 
 
 def chains(context: PortContext) -> dict[ChainGroup, GroupRules]:
@@ -29,12 +31,12 @@ def chains(context: PortContext) -> dict[ChainGroup, GroupRules]:
     if context.has_firewall:
         texts[names_of.firewall] = rules(names_of.firewall, _firewall(context)).text
     chosen = names.endpoint_chains(plan.id, [endpoint.text for endpoint in plan.reachable])
-    for chain, endpoints, is_used in (
-        (names_of.cluster, plan.cluster.endpoints, plan.uses_cluster_pool),
-        (names_of.local, plan.local.endpoints, plan.uses_local_pool),
+    for chain, pool, is_used in (
+        (names_of.cluster, plan.cluster, plan.uses_cluster_pool),
+        (names_of.local, plan.local, plan.uses_local_pool),
     ):
-        if is_used and endpoints:
-            texts[chain] = rules(chain, _pool(context, chain, endpoints, chosen)).text
+        if is_used and pool:
+            texts[chain] = rules(chain, _pool(context, chain, pool, chosen)).text
     for endpoint, (text, chain) in zip(plan.reachable, chosen.items(), strict=True):
         texts[chain] = _endpoint(context, chain, endpoint.address, text)
     return {ChainGroup("nat", names_of.common): GroupRules(texts)} if texts else {}
@@ -85,14 +87,12 @@ def _firewall(context: PortContext) -> Iterator[str]:
     )
 
 
-def _pool(
-    context: PortContext, chain: str, endpoints: Sequence[Endpoint], chosen: dict[str, str]
-) -> Iterator[str]:
-    """A SVC or SVL chain: masquerading of cluster IP traffic, affinity, then an even choice."""
+def _pool(context: PortContext, chain: str, pool: Pool, chosen: dict[str, str]) -> Iterator[str]:
+    """A SVC or SVL chain: masquerading of cluster IP traffic, affinity, then the choice."""
     if chain == context.internal_chain:
         yield from _cluster_ip_masquerade(context)
     affinity = context.plan.affinity_seconds
-    texts = [endpoint.text for endpoint in endpoints]
+    texts = [endpoint.text for endpoint in pool.endpoints]
     heads = [(_endpoint_comment(context, text), chosen[text]) for text in texts]
     if affinity:
         for comment, target in heads:
@@ -100,12 +100,29 @@ def _pool(
                 f"{comment}-m recent --name {target} --rcheck --seconds {affinity} --reap "
                 f"-j {target}"
             )
-    count = len(heads)
-    for number, (comment, target) in enumerate(heads):
-        # Rules are tried in turn, so the share is of what the rules before have left over.
-        left = count - number
-        share = f"-m statistic --mode random --probability {1 / left:.10f} " if left > 1 else ""
+    for number, share in _shares(context.plan, pool):
+        comment, target = heads[number]
         yield f"{comment}{share}-j {target}"
+
+
+def _shares(plan: ServicePlan, pool: Pool) -> Iterator[tuple[int, str]]:
+    """Endpoints by number, and the match for the share of each.
+
+    Rules are tried in turn, so the share is of what the rules before have left over. With a counter
+    for each rule, of n packets the first takes one, the second one of those left, and so on: all
+    slots in turn.
+    """
+    if plan.algorithm is Algorithm.ROUND_ROBIN:
+        slots = slots_of(pool, plan.algorithm, few=True)
+        for left, number in zip(range(len(slots), 0, -1), slots, strict=True):
+            nth = f"-m statistic --mode nth --every {left} --packet 0 "
+            yield number, nth if left > 1 else ""
+        return
+    left = sum(pool.weights) or len(pool.endpoints)
+    for number, weight in enumerate(pool.weights or repeat(1, left)):
+        share = f"-m statistic --mode random --probability {weight / left:.10f} "
+        yield number, share if weight < left else ""
+        left -= weight
 
 
 def _endpoint_comment(context: PortContext, endpoint: str) -> str:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from operator import attrgetter
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kubeproxy.kernel.nftables import wire as nft
 from kubeproxy.kernel.nftables.wire import Encoding, T
@@ -192,8 +193,20 @@ _FORMATS = (
         (
             _field(nft.NFTA_NG_DREG, nft.REGISTER, "register"),
             _field(nft.NFTA_NG_MODULUS, nft.NUMBER, "modulus"),
-            _constant(nft.NFTA_NG_TYPE, nft.NUMBER, nft.NFT_NG_RANDOM),
+            _field(nft.NFTA_NG_TYPE, nft.NUMGEN_TYPE, "is_in_turn"),
             _constant(nft.NFTA_NG_OFFSET, nft.NUMBER, 0),
+        ),
+    ),
+    Format(
+        "hash",
+        exprs.Hash,
+        (
+            _field(nft.NFTA_HASH_SREG, nft.REGISTER, "source"),
+            _field(nft.NFTA_HASH_DREG, nft.REGISTER, "register"),
+            _field(nft.NFTA_HASH_LEN, nft.NUMBER, "length"),
+            _field(nft.NFTA_HASH_MODULUS, nft.NUMBER, "modulus"),
+            _field(nft.NFTA_HASH_SEED, nft.NUMBER, "seed"),
+            _constant(nft.NFTA_HASH_TYPE, nft.NUMBER, nft.NFT_HASH_JENKINS),
         ),
     ),
     Format(
@@ -288,7 +301,25 @@ def rule_body(chain: str, rule: Rule) -> bytes:
 
 def parse_rule(found: nft.RuleInfo) -> Rule:
     """A dumped rule as ours."""
-    return Rule(tuple(map(parse_expression, found.expressions)), found.comment)
+    expressions = list(map(parse_expression, found.expressions))
+    for place, expression in enumerate(expressions):
+        if isinstance(expression, exprs.Hash) and place:
+            expressions[place - 1 : place + 1] = _canonical_hash(expressions[place - 1], expression)
+    return Rule(tuple(expressions), found.comment)
+
+
+def _canonical_hash(load: Expr, found: exprs.Hash) -> tuple[Expr, Expr]:
+    """The same with the register that we use for what is hashed.
+
+    Which one it is means nothing, as long as it is behind the key: nft, which loads its printout,
+    takes another.
+    """
+    if not isinstance(load, exprs.Payload) or load.register != found.source:
+        return load, found
+    if load.register <= found.register:
+        return load, found
+    register = found.register + 1
+    return replace(load, register=register), replace(found, source=register)
 
 
 def chain_body(name: str, chain: Chain) -> bytes:

@@ -1,18 +1,17 @@
 """Services with ClientIP affinity: chains and sets of their own, named as upstream names them.
 
 An endpoint has a set of the clients it served lately and a chain that refreshes the set and
-rewrites the destination. The service's chain first looks the client up in every set, then picks at
-random. Names, set types and timeouts are upstream's, so affinity survives a restart and a change
-of proxy. Pure.
+rewrites the destination. The service's chain first looks the client up in every set, then chooses
+as the plan's algorithm demands. Names, set types and timeouts are upstream's, so affinity survives
+a restart and a change of proxy. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from kubeproxy.facts.address import pack_address
 from kubeproxy.facts.endpoint import Endpoint
-from kubeproxy.facts.ids import ServicePortId
 from kubeproxy.kernel.nftables.wire import NFT_SET_EVAL, NFT_SET_TIMEOUT
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.items import (
@@ -26,25 +25,17 @@ from kubeproxy.modes.nftables.items import (
 )
 from kubeproxy.modes.nftables.names import FamilyLayout
 from kubeproxy.modes.nftables.rules import pieces as rules
-from kubeproxy.modes.nftables.rules.classes import ClassContext, short_circuit
+from kubeproxy.modes.nftables.rules.classes import DRAWS, ClassContext
 from kubeproxy.modes.nftables.rules.expressions import Rule
-from kubeproxy.modes.nftables.rules.pieces import rule
-from kubeproxy.plan.types import PoolName, ServicePlan, Verdict
-
-_POOL_PREFIXES = {
-    PoolName.CLUSTER: names.SERVICE_CHAIN_PREFIX,
-    PoolName.LOCAL: names.LOCAL_CHAIN_PREFIX,
-}
-
-
-def pool_chain(port: ServicePortId, pool: PoolName) -> str:
-    """The chain that picks among a pool's endpoints."""
-    return _POOL_PREFIXES[pool] + names.base_name(names.service_port_name(port))
-
-
-def external_chain(port: ServicePortId) -> str:
-    """The chain for traffic from outside."""
-    return names.EXTERNAL_CHAIN_PREFIX + names.base_name(names.service_port_name(port))
+from kubeproxy.modes.nftables.rules.own import (
+    external_chain,
+    external_rules,
+    pool_chain,
+    used_pools,
+)
+from kubeproxy.modes.nftables.rules.pieces import Draw, rule
+from kubeproxy.plan.balance import slots_of
+from kubeproxy.plan.types import Pool, ServicePlan
 
 
 def affinity_set_spec(layout: FamilyLayout, timeout_seconds: int = 0) -> SetSpec:
@@ -62,21 +53,13 @@ def affinity_items(plan: ServicePlan, context: ClassContext) -> dict[Item, Value
     items: dict[Item, Value] = {}
     for endpoint in plan.reachable:
         items |= _endpoint_items(plan, endpoint, context)
-    for pool in _used_pools(plan):
-        chosen = tuple(_choose(plan, plan.pool(pool).endpoints, context))
+    for pool in used_pools(plan, plan.frontends):
+        chosen = tuple(_choose(plan, plan.pool(pool), context))
         items[ChainItem(pool_chain(plan.id, pool))] = Chain(ChainKind.SERVICE_POOL, chosen)
     if any(f.kind.is_external and f.accepts_anyone for f in plan.frontends):
-        external = Chain(ChainKind.SERVICE_ENTRY, tuple(_external(plan, context)))
+        external = Chain(ChainKind.SERVICE_ENTRY, tuple(external_rules(plan, context)))
         items[ChainItem(external_chain(plan.id))] = external
     return items
-
-
-def _used_pools(plan: ServicePlan) -> list[PoolName]:
-    """Pools some frontend sends traffic to."""
-    used = {f.pool for f in plan.frontends if f.verdict is Verdict.FORWARD}
-    if any(f.has_short_circuit for f in plan.frontends):
-        used.add(PoolName.CLUSTER)
-    return [name for name in PoolName if name in used and plan.pool(name)]
 
 
 def _endpoint_items(
@@ -95,27 +78,28 @@ def _endpoint_items(
     }
 
 
-def _choose(
-    plan: ServicePlan, endpoints: Iterable[Endpoint], context: ClassContext
-) -> Iterator[Rule]:
-    """First the endpoint that served this client lately, then one at random, all equally likely."""
-    bases = [names.base_name(names.endpoint_name(plan.id, e)) for e in endpoints]
+def _choose(plan: ServicePlan, pool: Pool, context: ClassContext) -> Iterator[Rule]:
+    """First the endpoint that served this client lately, then the algorithm's choice."""
+    bases = [names.base_name(names.endpoint_name(plan.id, e)) for e in pool.endpoints]
     for base in bases:
         is_known = rules.source(context.layout) + rules.in_set(names.AFFINITY_SET_PREFIX + base)
         yield rule(is_known, rules.goto(names.ENDPOINT_CHAIN_PREFIX + base))
-    # One rule each with falling modulus rather than upstream's anonymous map: every anonymous
-    # set makes the next one dearer for the kernel.
-    for left, base in zip(range(len(bases), 0, -1), bases, strict=True):
-        is_drawn = rules.random_is_zero(left) if left > 1 else ()
-        yield rule(is_drawn, rules.goto(names.ENDPOINT_CHAIN_PREFIX + base))
+    # One rule for each slot rather than upstream's anonymous map: every anonymous set makes the
+    # next one dearer for the kernel. Nor a map with a name: while its elements lead to endpoint
+    # chains, upstream, which does not know the map, could not remove these chains after a swap.
+    slots = slots_of(pool, plan.algorithm, few=True)
+    draw = DRAWS[plan.algorithm]
+    for number, slot in enumerate(slots):
+        is_last = number + 1 == len(slots)
+        is_drawn = () if is_last else _draws(context.layout, draw, number, len(slots))
+        yield rule(is_drawn, rules.goto(names.ENDPOINT_CHAIN_PREFIX + bases[slot]))
 
 
-def _external(plan: ServicePlan, context: ClassContext) -> Iterator[Rule]:
-    if plan.is_external_policy_local:
-        yield from short_circuit(context, pool_chain(plan.id, PoolName.CLUSTER))
-        pool = PoolName.LOCAL
-    else:
-        yield rule(rules.mark_or(context.mark), comment="masquerade")
-        pool = PoolName.CLUSTER
-    if plan.has_external:
-        yield rule(rules.goto(pool_chain(plan.id, pool)))
+def _draws(layout: FamilyLayout, draw: Draw, number: int, count: int) -> rules.Piece:
+    """Does the choice among `count` slots fall on this one, and on none before it?
+
+    Each rule draws again, with a falling modulus. A hash is the same for all rules.
+    """
+    if draw is Draw.HASH:
+        return rules.drawn_is(layout, draw, count, number)
+    return rules.drawn_is(layout, draw, count - number)

@@ -99,10 +99,24 @@ class Fib(Struct, frozen=True, gc=False):
 
 
 class Numgen(Struct, frozen=True, gc=False):
-    """Load a random number below `modulus`."""
+    """Load a number below `modulus`: a random one, or one after the other.
+
+    Each rule has a counter of its own.
+    """
 
     register: int
     modulus: int
+    is_in_turn: bool = False
+
+
+class Hash(Struct, frozen=True, gc=False):
+    """Load a number below `modulus` that depends on the bytes in another register alone."""
+
+    source: int
+    length: int
+    register: int
+    modulus: int
+    seed: int
 
 
 class Dnat(Struct, frozen=True, gc=False):
@@ -149,6 +163,7 @@ Expr: TypeAlias = (
     | Lookup
     | Fib
     | Numgen
+    | Hash
     | Dnat
     | Masquerade
     | Reject

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import sys
+from enum import StrEnum
 from itertools import chain as join
 from typing import TypeAlias
 
@@ -24,6 +25,7 @@ from kubeproxy.modes.nftables.rules.expressions import (
     Dynset,
     Expr,
     Fib,
+    Hash,
     Immediate,
     ImmediateVerdict,
     Lookup,
@@ -42,7 +44,18 @@ REGISTER = nft.NFT_REG32_00
 _DESTINATION_PORT_OFFSET, _PORT_LENGTH = 2, 2
 _WORDS_OF_OLD_REGISTER = 4
 
+SEED = 0x6B756265
+"""Of every hash: fixed, so that all nodes choose alike, and choose the same after a restart."""
+
 Piece: TypeAlias = tuple[Expr, ...]
+
+
+class Draw(StrEnum):
+    """How a number is chosen, with the word for it in names of class chains."""
+
+    PICK = "pick"  # at random
+    TURN = "turn"  # one after the other
+    HASH = "hash"  # by the client's address
 
 
 def rule(*pieces: Piece, comment: str = "") -> Rule:
@@ -170,9 +183,17 @@ def from_local_pod(
     return (MetaLoad(REGISTER, nft.NFT_META_IIFNAME), Compare(REGISTER, name, negated))
 
 
-def random_is_zero(modulus: int) -> Piece:
+def drawn_is(layout: FamilyLayout, draw: Draw, modulus: int, number: int = 0) -> Piece:
     """`numgen random mod N 0`"""
-    return (Numgen(REGISTER, modulus), Compare(REGISTER, host32(0)))
+    return (*drawn(layout, draw, REGISTER, modulus), Compare(REGISTER, host32(number)))
+
+
+def drawn(layout: FamilyLayout, draw: Draw, register: int, modulus: int) -> Piece:
+    """`numgen random mod N`, `numgen inc mod N`, `jhash ip saddr mod N seed 0x6b756265`"""
+    if draw is not Draw.HASH:
+        return (Numgen(register, modulus, is_in_turn=draw is Draw.TURN),)
+    length, hashed = layout.address_length, register + 1
+    return (*source(layout, hashed), Hash(hashed, length, register, modulus, SEED))
 
 
 # ---- keys and look-ups -----------------------------------------------------------------------
@@ -224,11 +245,15 @@ def verdict_map(name: str) -> Piece:
     return (Lookup(name, REGISTER, nft.NFT_REG_VERDICT),)
 
 
-def pick(layout: FamilyLayout, key: Piece, words: int, count: int, map_name: str) -> Piece:
-    """`dnat ip to KEY . numgen random mod N map @endpoints`. The key takes `words` registers."""
+def pick(
+    layout: FamilyLayout, count: int, map_name: str, *, by_node_port: bool, draw: Draw
+) -> Piece:
+    """`dnat ip to KEY . numgen random mod N map @endpoints`"""
+    key = node_port_key() if by_node_port else service_key(layout)
+    words = 2 if by_node_port else layout.words + 2
     return (
         *key,
-        Numgen(REGISTER + words, count),
+        *drawn(layout, draw, REGISTER + words, count),
         Lookup(map_name, REGISTER, REGISTER),
         Dnat(layout.number, REGISTER, REGISTER + layout.words),
     )

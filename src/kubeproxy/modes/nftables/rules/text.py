@@ -79,8 +79,12 @@ class _Printer:
             case exprs.Fib(register, flags):
                 side = "saddr" if flags == nft.NFTA_FIB_F_SADDR else "daddr"
                 self._load(register, Loaded(f"fib {side} type", "type"))
-            case exprs.Numgen(register, modulus):
-                self._load(register, Loaded(f"numgen random mod {modulus}", "number"))
+            case exprs.Numgen(register, modulus, is_in_turn):
+                kind = "inc" if is_in_turn else "random"
+                self._load(register, Loaded(f"numgen {kind} mod {modulus}", "number"))
+            case exprs.Hash(source, _, register, modulus, seed):
+                text = f"jhash {self._held.pop(source).text} mod {modulus} seed 0x{seed:x}"
+                self._load(register, Loaded(text, "number"))
             case exprs.Bitwise():
                 self._bitwise(expression)
             case exprs.Immediate(register, value):

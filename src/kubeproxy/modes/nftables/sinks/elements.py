@@ -19,9 +19,9 @@ from kubeproxy.kernel.nftables.wire import ElementTemplate
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.compile import codec
 from kubeproxy.modes.nftables.compile.units import index_bytes, pool_templates
-from kubeproxy.modes.nftables.items import Element, ElementItem, Item, Pool, PoolItem, Value
+from kubeproxy.modes.nftables.items import Chain, Element, ElementItem, Item, Pool, PoolItem, Value
 from kubeproxy.modes.nftables.names import FamilyLayout
-from kubeproxy.modes.nftables.rules.classes import class_pools
+from kubeproxy.modes.nftables.rules.classes import drawn_pools
 from kubeproxy.modes.nftables.rules.refused import COUNTING_NAMES
 from kubeproxy.modes.nftables.rules.typeof import LONGEST_POOL
 from kubeproxy.modes.nftables.scaffold import known_set_specs
@@ -48,18 +48,21 @@ class LargeMap(Struct, frozen=True):
 
 
 def list_elements(
-    nftables: NftablesTable, layout: FamilyLayout, counts: Mapping[str, int | None]
+    nftables: NftablesTable,
+    layout: FamilyLayout,
+    counts: Mapping[str, int | None],
+    chains: Mapping[str, Chain],
 ) -> tuple[dict[Item, Value], list[LargeMap]]:
     """Elements of the sets we know, of which `counts` has sizes; and the maps that are too large.
 
-    Elements of affinity sets are left out: packets add them.
+    Elements of affinity sets are left out: packets add them. `chains` lead from dispatch to pools.
     """
     items: dict[Item, Value] = {}
     large: list[LargeMap] = []
     templates = pool_templates(layout)
     for name in sorted((known_set_specs(layout).keys() - templates.keys()) & counts.keys()):
         items |= _members(name, nftables.element_lists(names.TABLE_NAME, name))
-    expected = _dispatched_pools(items)
+    expected = _dispatched_pools(items, chains)
     for name in sorted(templates.keys() & counts.keys()):
         found = LargeMap(name, expected[name], counts[name])
         if _is_large(found):
@@ -70,13 +73,19 @@ def list_elements(
     return items, large
 
 
-def _dispatched_pools(items: Mapping[Item, Value]) -> dict[str, dict[bytes, int]]:
+def _dispatched_pools(
+    items: Mapping[Item, Value], chains: Mapping[str, Chain]
+) -> dict[str, dict[bytes, int]]:
     """By map the pools that are in use, each with its number of slots."""
     pools: dict[str, dict[bytes, int]] = {name: {} for name in names.POOL_MAPS}
+    drawn: dict[str, dict[str, int]] = {}
     for item, value in items.items():
         if isinstance(item, ElementItem) and isinstance(value, Element) and value.verdict:
-            for name, count in class_pools(value.verdict.chain):
-                pools[name][item.key] = count
+            entry = value.verdict.chain
+            if entry not in drawn:
+                drawn[entry] = drawn_pools(entry, chains)
+            for name in drawn[entry].keys() & pools.keys():
+                pools[name][item.key] = drawn[entry][name]
     return pools
 
 

@@ -62,9 +62,11 @@ def read_table(nftables: NftablesTable, layout: FamilyLayout) -> Reading:
         TABLE: Table(is_dormant=bool(table.flags & nft.NFT_TABLE_F_DORMANT))
     }
     items |= {SetItem(name): spec for name, spec in sets.items()}
-    items |= _read_chains(nftables)
+    chains = _read_chains(nftables)
+    items |= {ChainItem(name): chain for name, chain in chains.items()}
     items |= _read_foreign(nftables)
-    elements, large = list_elements(nftables, layout, {found.name: found.count for found in named})
+    counts = {found.name: found.count for found in named}
+    elements, large = list_elements(nftables, layout, counts, chains)
     return Reading(items | elements, large)
 
 
@@ -85,12 +87,12 @@ def _shape(spec: SetSpec) -> tuple[int, int, int, bool]:
     return spec.key_type, spec.key_length, spec.flags, spec.has_expressions
 
 
-def _read_chains(nftables: NftablesTable) -> dict[Item, Value]:
+def _read_chains(nftables: NftablesTable) -> dict[str, Chain]:
     rules: dict[str, list[Rule]] = {}
     for found in nftables.rules(names.TABLE_NAME):
         rules.setdefault(found.chain, []).append(codec.parse_rule(found))
     return {
-        ChainItem(chain.name): Chain(
+        chain.name: Chain(
             names.chain_kind(chain.name), tuple(rules.get(chain.name, ())), chain.hook
         )
         for chain in nftables.chains(names.TABLE_NAME)

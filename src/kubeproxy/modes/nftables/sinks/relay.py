@@ -40,6 +40,7 @@ class Picker:
     def __init__(self, target: Target, choose: Chooser = random.choice) -> None:
         self._target = target
         self._choose = choose
+        self._turn = -1
         self._pin: Address | None = None
         self._pin_until = 0.0
 
@@ -55,11 +56,17 @@ class Picker:
     def pick(self, now: float) -> Address:
         endpoints = self._target.endpoints
         if not self._target.affinity_seconds:
-            return self._choose(endpoints)
+            return self._next(endpoints)
         if self._pin not in endpoints or now >= self._pin_until:
-            self._pin = self._choose(endpoints)
+            self._pin = self._next(endpoints)
         self._pin_until = now + self._target.affinity_seconds
         return self._pin or endpoints[0]
+
+    def _next(self, endpoints: tuple[Address, ...]) -> Address:
+        if not self._target.is_in_turn:
+            return self._choose(endpoints)
+        self._turn = (self._turn + 1) % len(endpoints)
+        return endpoints[self._turn]
 
 
 class TcpRelay:

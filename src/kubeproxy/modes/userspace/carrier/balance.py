@@ -1,17 +1,20 @@
-"""Which endpoint is next: round robin with session affinity for one listener.
+"""Which endpoint is next: an algorithm with session affinity on top, for one listener.
 
-State without I/O: time and the shuffling are arguments. Promises: every endpoint is used in turn, a
-client with affinity comes back to its endpoint until it has been idle for the time-out, endpoints
-that failed lately are passed over unless all did, and the memory for all that is bounded. Leaves to
-others: connecting, and reporting how that ended.
+State without I/O: time, shuffling and drawing are arguments. Promises: a client with affinity comes
+back to its endpoint until it has been idle for the time-out, endpoints that failed lately are
+passed over unless all did, and the memory for all that is bounded. Leaves to others: the algorithm
+(`choosing`), connecting, and reporting how that ended.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kubeproxy.facts.policy import Algorithm
 from kubeproxy.modes.userspace.carrier.budget import Budget
+from kubeproxy.modes.userspace.carrier.choosing import Chooser, Draw
 from kubeproxy.modes.userspace.carrier.health import EndpointHealth
 
 MAX_CLIENTS = 65_536
@@ -39,12 +42,12 @@ class Balancer:
     `memory` is what all listeners together may remember of clients.
     """
 
-    def __init__(self, shuffle: Shuffle, memory: Budget | None = None) -> None:
-        self._shuffle = shuffle
+    def __init__(
+        self, shuffle: Shuffle, memory: Budget | None = None, draw: Draw = random.randrange
+    ) -> None:
         self._memory = memory or Budget(2 * MAX_CLIENTS, reserved=0)
-        self._targets: list[Target] = []
+        self._chooser: Chooser[Target] = Chooser(shuffle, draw)
         self._serving: frozenset[Target] = frozenset()
-        self._next = 0
         self._health: EndpointHealth[Target] = EndpointHealth()
         self._affinity_seconds = 0
         # In the order of last use, so that the first is always the one to expire next.
@@ -60,20 +63,22 @@ class Balancer:
         """How many endpoints have failed and not answered since."""
         return len(self._health)
 
-    def update(self, targets: tuple[Target, ...], affinity_seconds: int) -> None:
+    def update(
+        self,
+        targets: tuple[Target, ...],
+        affinity_seconds: int,
+        algorithm: Algorithm | None = None,
+        weights: tuple[int, ...] = (),
+    ) -> None:
         """Serve from these endpoints from now on.
 
-        New endpoints are shuffled, so that the proxies of many nodes do not all begin with the
-        same one. Clients of endpoints that stay keep theirs; a new time-out holds at once.
+        Clients of endpoints that stay keep theirs; a new time-out holds at once.
         """
         self._affinity_seconds = affinity_seconds
         if not affinity_seconds:
             self._keep({})
-        if sorted(targets) == sorted(self._targets):
+        if not self._chooser.update(targets, algorithm, weights):
             return
-        self._targets = list(targets)
-        self._shuffle(self._targets)
-        self._next = 0
         self._serving = frozenset(targets)
         self._keep({c: r for c, r in self._records.items() if r.target in self._serving})
         self._health.keep(self._serving)
@@ -94,6 +99,14 @@ class Balancer:
     def answered(self, target: Target) -> None:
         self._health.answered(target)
 
+    def began(self, target: Target) -> None:
+        """Count a connection that is open, or about to be."""
+        self._chooser.began(target)
+
+    def ended(self, target: Target) -> None:
+        """Count a connection that was begun no more."""
+        self._chooser.ended(target)
+
     def is_due(self, target: Target, now: float) -> bool:
         """May the endpoint be picked while there are others?"""
         return not self._health.is_avoided(target, now)
@@ -106,10 +119,13 @@ class Balancer:
         connection decides.
         """
         if not self._affinity_seconds:
-            return self._next_target(now)
+            return self._next_target(client, now)
         self.expire(now)
         record = self._records.get(client)
-        target = self._next_target(now) if record is None or ignore_affinity else record.target
+        if record is None or ignore_affinity:
+            target = self._next_target(client, now)
+        else:
+            target = record.target
         if target is not None:
             self._remember(client, _Record(target, now))
         return target
@@ -128,22 +144,14 @@ class Balancer:
         if self._records.pop(client, None) is not None:
             self._memory.release(1)
 
-    def _next_target(self, now: float) -> Target | None:
-        if not self._targets:
-            return None
-        index = self._next if not self._health else self._next_due(now)
-        self._next = (index + 1) % len(self._targets)
-        return self._targets[index]
-
-    def _next_due(self, now: float) -> int:
-        """The next endpoint that is not avoided; simply the next if all are."""
-        count = len(self._targets)
-        for index in (place % count for place in range(self._next, self._next + count)):
-            target = self._targets[index]
-            if self.is_due(target, now):
-                self._health.picked(target, now)
-                return index
-        return self._next
+    def _next_target(self, client: str, now: float) -> Target | None:
+        """The algorithm's next endpoint that is not avoided; simply its next if all are."""
+        if not self._health:
+            return self._chooser.choose(client)
+        target = self._chooser.choose(client, lambda each: self.is_due(each, now))
+        if target is not None and self.is_due(target, now):
+            self._health.picked(target, now)
+        return target
 
     def expire(self, now: float) -> None:
         """Forget clients that were idle for the time-out, counted in whole seconds as in v1.25."""

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from kubeproxy.facts.policy import Algorithm
 from kubeproxy.modes.userspace.carrier.balance import Target
 
 _LENGTH = struct.Struct("=I")
@@ -37,6 +38,10 @@ class Balance(Struct, frozen=True, array_like=True):
     targets: tuple[Target, ...]
     keep: tuple[Target, ...] = ()
     affinity_seconds: int = 0
+    algorithm: Algorithm | None = None
+    """None means in turn, as v1.25 does it."""
+    weights: tuple[int, ...] = ()
+    """Of the targets; empty means that all are equal."""
 
 
 class OpenListener(Struct, frozen=True, tag=True):

@@ -77,7 +77,9 @@ class TcpListener:
         return len(self._connections) * CONNECTION_COST
 
     def update(self, balance: Balance) -> None:
-        self.balancer.update(balance.targets, balance.affinity_seconds)
+        self.balancer.update(
+            balance.targets, balance.affinity_seconds, balance.algorithm, balance.weights
+        )
 
     def close(self) -> None:
         """Accept nothing more; connections go on until they end."""
@@ -222,6 +224,7 @@ class Connection:
             self.close()
             return
         self._target = target
+        self._listener.balancer.began(target)
         try:
             self._connect(target)
         except OSError as error:
@@ -264,6 +267,9 @@ class Connection:
             self.close()
 
     def _drop_endpoint(self) -> None:
+        if self._target is not None:
+            self._listener.balancer.ended(self._target)
+            self._target = None
         if self._timeout is not None:
             self._timeout.cancel()
             self._timeout = None

@@ -90,7 +90,9 @@ class UdpListener:
 
     def update(self, balance: Balance) -> None:
         """New sessions go to the new endpoints; those to endpoints that no longer serve end."""
-        self.balancer.update(balance.targets, balance.affinity_seconds)
+        self.balancer.update(
+            balance.targets, balance.affinity_seconds, balance.algorithm, balance.weights
+        )
         kept = {*balance.targets, *balance.keep}
         for session in [s for s in self.sessions.values() if s.target not in kept]:
             session.close()
@@ -196,6 +198,7 @@ class Session:
         shared.sessions += 1
         shared.take(listener, SESSION_COST)
         shared.carried.add(listener.route(target))
+        listener.balancer.began(target)
         listener.all_sessions.touch(self)
 
     def send(self, data: memoryview) -> bool:
@@ -252,6 +255,7 @@ class Session:
         listener = self._listener
         if listener.sessions.pop(self._key, None) is None:
             return
+        listener.balancer.ended(self.target)
         listener.all_sessions.forget(self)
         listener.shared.reactor.close_later(self._handle)
         listener.shared.hops.leave(self._local)

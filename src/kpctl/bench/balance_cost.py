@@ -1,0 +1,98 @@
+"""What an algorithm costs: one change to a Service, and one connection, beside the default.
+
+Variants take turns within one run, so that whatever else the machine does hits all of them.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from msgspec import Struct
+
+from kpctl.bench.balance_field import DEFAULT, Field, Variant, connect, field_of, variants_of
+from kpctl.bench.records import Size
+from kpctl.bench.world import Site
+
+_SPARE = 64
+_WARM_UP = 20
+
+
+class Cost(Struct, frozen=True, gc=False):
+    """One figure of one variant, beside the same of the default."""
+
+    mode: str
+    what: str
+    size: Size
+    variant: str
+    value: float
+    default: float
+    unit: str
+    more: str = ""
+
+    def __str__(self) -> str:
+        beside = f", {self.value / self.default - 1:+.0%}" if self.variant != DEFAULT.name else ""
+        return (
+            f"{self.mode}, {self.what}, {self.size}, {self.variant}: {self.value:.3g} {self.unit}"
+            f"{beside}{self.more}"
+        )
+
+
+async def costs(mode: str, size: Size, *, changes: int, connects: int) -> list[Cost]:
+    """Measure all variants of a mode in one network."""
+    variants = variants_of(mode)
+    async with field_of(mode, size, variants) as (site, field):
+        gc.collect()
+        gc.freeze()
+        try:
+            found = await _changes(field, mode, size, changes)
+            return found + _connects(site, mode, size, variants, connects)
+        finally:
+            gc.unfreeze()
+
+
+async def _changes(field: Field, mode: str, size: Size, rounds: int) -> list[Cost]:
+    """Replace one endpoint of each variant's Service, from the event to the commit."""
+    times: dict[str, list[float]] = {variant.name: [] for variant in field.variants}
+    sent: dict[str, int] = {}
+    slots = range(size.endpoints - 1)
+    for number in range(rounds + 1):
+        for index, variant in enumerate(field.variants):
+            began = time.perf_counter()
+            field.set_slots(index, [*slots, _SPARE + number % 32])
+            sent[variant.name] = await field.round()
+            if number:  # the first one warms up
+                times[variant.name].append((time.perf_counter() - began) * 1000)
+    more = {name: f" ({count} bytes sent)" for name, count in sent.items()}
+    return _compared(mode, "one endpoint replaced", size, times, "ms", more)
+
+
+def _connects(
+    site: Site, mode: str, size: Size, variants: Sequence[Variant], rounds: int
+) -> list[Cost]:
+    """Connect to each variant's Service in turn."""
+    times: dict[str, list[float]] = {variant.name: [] for variant in variants}
+    with site.client.inside():
+        for number in range(rounds + _WARM_UP):
+            for index, variant in enumerate(variants):
+                _, spent = connect(index)
+                if number >= _WARM_UP:
+                    times[variant.name].append(spent)
+    return _compared(mode, "connect", size, times, "µs", {})
+
+
+def _compared(
+    mode: str,
+    what: str,
+    size: Size,
+    times: Mapping[str, Sequence[float]],
+    unit: str,
+    more: Mapping[str, str],
+) -> list[Cost]:
+    default = median(times[DEFAULT.name])
+    return [
+        Cost(mode, what, size, name, median(values), default, unit, more.get(name, ""))
+        for name, values in times.items()
+    ]

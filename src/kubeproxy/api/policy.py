@@ -1,0 +1,64 @@
+"""Our annotations on objects → facts. Pure.
+
+A wrong value is a problem, and the default holds: what an annotation asks for is never worth a
+Service that does not work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from kubeproxy.api import objects
+from kubeproxy.api.annotations import parse_algorithm, parse_weights
+from kubeproxy.facts.policy import DEFAULT_WEIGHT, NO_POLICY, Policy
+
+Value = TypeVar("Value")
+
+
+def decode_policy(
+    annotations: objects.ServiceAnnotations | None, problems: list[str]
+) -> Policy | None:
+    """What a Service asks for; None if that is nothing, or nothing that can be understood."""
+    if annotations is None:
+        return None
+    policy = Policy(
+        algorithm=_value(
+            objects.ALGORITHM_ANNOTATION, annotations.algorithm, parse_algorithm, problems
+        ),
+    )
+    return policy if policy != NO_POLICY else None
+
+
+def decode_weights(
+    annotations: objects.SliceAnnotations | None,
+    endpoints: Iterable[tuple[objects.SliceEndpoint, str]],
+    problems: list[str],
+) -> tuple[tuple[str, int], ...]:
+    """The weights of these endpoints by address, where they are not 1.
+
+    This is the only place that yields weights. Upstream's KEP-6315 proposes a weight as a field of
+    each endpoint of a slice; when the API has it, read it here, before the annotation.
+    """
+    text = annotations.weights if annotations else None
+    given = _value(objects.WEIGHTS_ANNOTATION, text, parse_weights, problems)
+    if not given:
+        return ()
+    found = {
+        address: given.get(address, given.get(endpoint.zone or "", DEFAULT_WEIGHT))
+        for endpoint, address in endpoints
+    }
+    return tuple((a, weight) for a, weight in found.items() if weight != DEFAULT_WEIGHT)
+
+
+def _value(
+    name: str, text: str | None, parse: Callable[[str], Value], problems: list[str]
+) -> Value | None:
+    """The value of one annotation; None if it is not there, or is wrong."""
+    if text is None:
+        return None
+    try:
+        return parse(text)
+    except ValueError as error:
+        problems.append(f"annotation {name}: {error}; the default is used")
+        return None

@@ -1,0 +1,220 @@
+"""The values of our annotations: what is understood, what is refused and with which words."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubeproxy.api.annotations import (
+    format_algorithm,
+    format_draining,
+    format_health_check,
+    format_sources,
+    format_weights,
+    parse_algorithm,
+    parse_draining,
+    parse_health_check,
+    parse_sources,
+    parse_weights,
+)
+from kubeproxy.facts.policy import Algorithm, CheckKind, Draining, HealthCheck
+
+# --- algorithm ---
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_every_algorithm_is_understood(algorithm: Algorithm) -> None:
+    assert parse_algorithm(f" {format_algorithm(algorithm)} ") is algorithm
+
+
+def test_an_unknown_algorithm_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match="'Random' is none of random, round-robin, source-hash"):
+        parse_algorithm("Random")
+
+
+# --- weights ---
+
+
+def test_weights_are_by_address_and_by_zone() -> None:
+    """What is no address is a zone; addresses get their canonical text."""
+    text = "10.0.0.1=3, fd00:0::1=0 ,zone-b=256"
+    assert parse_weights(text) == {"10.0.0.1": 3, "fd00::1": 0, "zone-b": 256}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "an entry is empty"),
+        ("10.0.0.1=1,", "an entry is empty"),
+        ("10.0.0.1", "not of the form ADDRESS=WEIGHT"),
+        ("=3", "not of the form"),
+        ("a b=3", "not of the form"),
+        ("10.0.0.1=-1", "'-1' is not a number within 0 to 256"),
+        ("10.0.0.1=257", "not a number within 0 to 256"),
+        ("10.0.0.1=1.5", "not a number"),
+        ("10.0.0.1=٣", "not a number"),
+        ("10.0.0.1=" + "9" * 5000, "not a number"),
+        ("fd00::1=1,fd00:0::1=2", "is there twice"),
+    ],
+)
+def test_wrong_weights_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_weights(text)
+
+
+@given(
+    st.dictionaries(
+        st.one_of(
+            st.ip_addresses().map(str),
+            st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True),
+        ),
+        st.integers(0, 256),
+        min_size=1,
+    )
+)
+def test_weights_are_read_as_they_are_written(weights: dict[str, int]) -> None:
+    assert sum(parse_weights(format_weights(weights)).values()) == sum(weights.values())
+
+
+# --- draining ---
+
+
+@pytest.mark.parametrize(
+    ("text", "draining"),
+    [
+        ("keep", None),
+        ("reset", Draining(0)),
+        ("drain 30s", Draining(30)),
+        ("drain 1m30s", Draining(90)),
+    ],
+)
+def test_draining(text: str, draining: Draining | None) -> None:
+    assert parse_draining(text) == draining
+    assert format_draining(draining) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "drain", "drain 30", "drain 0s", "drain -1s", "drain 2h", "reset 3s", "Keep"]
+)
+def test_wrong_draining_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"none of keep|invalid|missing unit|not within"):
+        parse_draining(text)
+
+
+# --- sources ---
+
+
+def test_sources_are_networks_of_both_families() -> None:
+    """Host bits are no part of a network; an address is a network of its own."""
+    assert parse_sources("10.1.2.3/8, fd00::/8,192.0.2.7,10.0.0.0/8") == (
+        "10.0.0.0/8",
+        "fd00::/8",
+        "192.0.2.7/32",
+    )
+    assert format_sources(("10.0.0.0/8", "fd00::/8")) == "10.0.0.0/8,fd00::/8"
+
+
+@pytest.mark.parametrize("text", ["", "10.0.0.0/33", "example.org", "10.0.0.0/8 fd00::/8"])
+def test_wrong_sources_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"an entry is empty|is no address and no network"):
+        parse_sources(text)
+
+
+# --- health checks ---
+
+
+@pytest.mark.parametrize(
+    ("text", "check"),
+    [
+        ("tcp", HealthCheck(CheckKind.TCP)),
+        ("tcp port=8081 interval=2s", HealthCheck(CheckKind.TCP, port=8081, interval_seconds=2)),
+        (
+            "http /healthz host=web.example.org status=200-299,404",
+            HealthCheck(
+                CheckKind.HTTP,
+                path="/healthz",
+                host="web.example.org",
+                statuses=((200, 299), (404, 404)),
+            ),
+        ),
+        (
+            "https / timeout=500ms rise=1 fall=5 jitter=0%",
+            HealthCheck(
+                CheckKind.HTTPS, path="/", timeout_seconds=0.5, rise=1, fall=5, jitter_percent=0
+            ),
+        ),
+        (
+            "udp send=0x00ff expect=pong",
+            HealthCheck(CheckKind.UDP, send=b"\x00\xff", expect=b"pong"),
+        ),
+    ],
+)
+def test_health_checks(text: str, check: HealthCheck) -> None:
+    assert parse_health_check(text) == check
+    assert format_health_check(check) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' is none of tcp, http, https, udp"),
+        ("icmp", "'icmp' is none of"),
+        ("http", "not followed by a path"),
+        ("http port=80", "not followed by a path"),
+        ("http /ä", "must be percent-encoded"),
+        ("tcp host=a", "'host=a' is none of port=, interval="),
+        ("tcp port", "port=: '' is not a number"),
+        ("tcp port=0", "not a number within 1 to 65535"),
+        ("tcp port=1 port=2", "port= is there twice"),
+        ("tcp interval=10", "interval=: time: missing unit"),
+        ("tcp interval=1ms", "not within 100ms to 1h"),
+        ("tcp interval=1s timeout=2s", "timeout= is longer than interval="),
+        ("http / status=700", "status=: '700' is not a number within 100 to 599"),
+        ("http / status=300-200", "ends before it begins"),
+        ("http / host=a/b", "is no host name"),
+        ("udp send=0xfg", "is not hexadecimal"),
+        ("udp send=", "0 bytes are not within"),
+        ("udp send=" + "a" * 600, "600 bytes are not within"),
+    ],
+)
+def test_wrong_health_checks_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_health_check(text)
+
+
+_CHECKS = st.builds(
+    HealthCheck,
+    kind=st.just(CheckKind.UDP),
+    port=st.integers(0, 65535),
+    interval_seconds=st.sampled_from((0.1, 1.0, 2.5, 3600.0)),
+    timeout_seconds=st.sampled_from((0.001, 0.1)),
+    rise=st.integers(1, 100),
+    fall=st.integers(1, 100),
+    jitter_percent=st.integers(0, 100),
+    send=st.binary(max_size=40),
+    expect=st.binary(max_size=40),
+)
+
+
+@given(_CHECKS)
+def test_a_formatted_check_is_parsed_to_the_same(check: HealthCheck) -> None:
+    assert parse_health_check(format_health_check(check)) == check
+
+
+@given(st.text(max_size=80))
+def test_no_text_is_worse_than_a_value_error(text: str) -> None:
+    """Annotations are written by any user of the cluster."""
+    for parse in (
+        parse_algorithm,
+        parse_weights,
+        parse_draining,
+        parse_sources,
+        parse_health_check,
+        lambda words: parse_health_check(f"http /x {words}"),
+        lambda words: parse_health_check(f"udp {words}"),
+    ):
+        try:
+            parse(text)
+        except ValueError:
+            continue
