@@ -14,6 +14,7 @@ from scripts.docs.markdown import code, page, table
 
 PARTS = {
     "flows": "flows",
+    "traffic": "a daemon carries traffic",
     "modules": "missing modules named",
     "drift": "removed rules come back",
     "switches": "twelve changes of mode",

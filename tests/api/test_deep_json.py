@@ -109,7 +109,8 @@ def test_a_deep_status_keeps_its_code(nest: bytes) -> None:
 @deep
 async def test_a_deep_node_is_found(api: SmallApiServer, nest: bytes) -> None:
     node = {"metadata": {"managedFields": "HOLE", "name": "n1"}, "status": {"addresses": [ADDRESS]}}
-    api.faults.append(Fault(body=fill(json.dumps({"items": [node]}).encode(), nest)))
+    nodes = json.dumps({"kind": "NodeList", "items": [node]}).encode()
+    api.faults.append(Fault(body=fill(nodes, nest)))
     assert await find(api) == "n1"
 
 

@@ -111,7 +111,8 @@ async def test_a_list_without_a_last_page_is_given_up(
 ) -> None:
     monkeypatch.setattr(reflector_module, "MOST_PAGES", 10)
     for token in tokens:
-        page = {"metadata": {"resourceVersion": "1", "continue": token}, "items": []}
+        metadata = {"resourceVersion": "1", "continue": token}
+        page = {"kind": "ServiceList", "metadata": metadata, "items": []}
         api.faults.append(Fault(body=json.dumps(page).encode(), applies=lists))
     with caplog.at_level(logging.INFO):
         async with reflecting(api, PAGES) as inbox:

@@ -139,10 +139,12 @@ async def test_traffic_passes_and_what_is_absent_is_logged_once(
             await make_objects(admin)
             process = start(old, log)
             try:
-                assert confined.answers(process) == sorted(confined.FRONTENDS), log.read_text()
+                assert confined.answers(process.poll) == sorted(confined.FRONTENDS), log.read_text()
                 await change(admin, {"endpoints": []}, lambda: no_answer(process), log)
                 ready = [{"addresses": [confined.POD_IP]}]
-                await change(admin, {"endpoints": ready}, lambda: confined.answers(process), log)
+                await change(
+                    admin, {"endpoints": ready}, lambda: confined.answers(process.poll), log
+                )
                 # Asked once, as a stream and as pages, and not again for minutes.
                 assert absent_requests() == (0 if old.release.has_service_cidrs else 2)
             finally:

@@ -48,7 +48,7 @@ def test_only_the_last_page_ends_the_list() -> None:
 def test_a_list_without_items_is_empty() -> None:
     one = Tracker(Kind.SERVICE)
     one.begin_list()
-    body = b'{"metadata":{"resourceVersion":"7"},"items":null}'
+    body = b'{"kind":"ServiceList","metadata":{"resourceVersion":"7"},"items":null}'
     assert one.feed_page(body).events == (SYNCED,)
     assert one.resource_version == "7"
 
@@ -178,7 +178,7 @@ def test_one_undecodable_object_does_not_disturb_the_others_nor_count_as_deleted
 def test_an_object_without_even_a_name_is_reported() -> None:
     one = Tracker(Kind.SERVICE)
     one.begin_list()
-    events = one.feed_page(b'{"metadata":{"resourceVersion":"1"},"items":[[]]}').events
+    events = one.feed_page(page({}).replace(b"{}", b"[]")).events
     assert isinstance(events[0], Undecodable)
     assert events[0].name == ""
 

@@ -8,7 +8,7 @@ results.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,7 +24,7 @@ PRELOAD = ("asyncio", "yaml", "kpctl.flows.lab_run", "tests.support.userspace_fl
 """What nearly every call imports."""
 
 
-def boot(name: str) -> Iterator[EmulatedKernel]:
+def boot(name: str, preload: Sequence[str] = PRELOAD) -> Iterator[EmulatedKernel]:
     """Boot a kernel, or skip the test loudly."""
     if reason := missing():
         pytest.skip(reason)
@@ -32,7 +32,7 @@ def boot(name: str) -> Iterator[EmulatedKernel]:
         kernel = find_kernel(name)
     except NoKernel as error:
         pytest.skip(f"no kernel {name}: {error}")
-    with EmulatedKernel(kernel, preload=PRELOAD, paths=[Path(__file__).parents[2]]) as booted:
+    with EmulatedKernel(kernel, preload=preload, paths=[Path(__file__).parents[2]]) as booted:
         yield booted
 
 
@@ -44,6 +44,7 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[EmulatedKernel]:
 
 PARTS = {
     "test_flow_holds": "flows",
+    "test_a_mode_carries_traffic": "traffic",
     "test_a_missing_module_is_named": "modules",
     "test_rules_that_another_program_removed_come_back": "drift",
     "test_every_mode_takes_over_from_every_other": "switches",

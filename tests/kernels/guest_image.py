@@ -32,7 +32,7 @@ def serve(root: str, mode: str) -> object:
     with (folder / "log").open("wb") as log, pod():
         process = subprocess.Popen(argv, stdout=log, stderr=log)
         try:
-            answered = answers(process)
+            answered = answers(process.poll)
         finally:
             process.terminate()
             code = process.wait(scaled(LIMIT_SECONDS))

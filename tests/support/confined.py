@@ -69,7 +69,7 @@ def serve(
         subprocess.run([*argv, "--init-only"], stdout=output, stderr=output, env=env, check=True)
         process = subprocess.Popen(confine(argv), stdout=output, stderr=output, env=env)
         try:
-            answered = answers(process)
+            answered = answers(process.poll)
         finally:
             code = process.poll()
             process.terminate()
@@ -104,13 +104,13 @@ def _answer(server: socket.socket) -> None:
             connection.sendall(b"web")
 
 
-def answers(process: subprocess.Popen[bytes]) -> list[str]:
-    """The frontends that answer before the daemon ends or patience does."""
+def answers(exit_code: Callable[[], int | None]) -> list[str]:
+    """The frontends that answer before the daemon has an exit code, or patience ends."""
     found: set[str] = set()
 
     def is_over() -> bool:
         found.update(name for name, place in FRONTENDS.items() if is_answered(place))
-        return found == FRONTENDS.keys() or process.poll() is not None
+        return found == FRONTENDS.keys() or exit_code() is not None
 
     with contextlib.suppress(AssertionError):  # what does not answer is not among the results
         wait_until(is_over)

@@ -96,6 +96,7 @@ class NodeWait:
 
 
 class _Nodes(msgspec.Struct, frozen=True):
+    kind: str = ""
     items: tuple[Node, ...] | None = None
 
 
@@ -140,8 +141,10 @@ class NodeFinder:
         while True:
             try:
                 body = await self._client.read(Request("GET", resource.path, query=query))
-                found = parse_json(_NODES, body).value.items
-                return found[0] if found else None
+                found = parse_json(_NODES, body).value
+                if found.kind != "NodeList":
+                    raise NotJson(f"the answer is no NodeList, its kind is {found.kind[:80]!r}")
+                return found.items[0] if found.items else None
             except (ApiError, NotJson) as error:
                 logger.error(error, "Failed to look up the node, trying again", node=name)
             await self._sleep(backoff.fail(self._clock(), self._rand()))

@@ -130,6 +130,7 @@ class _ListMeta(msgspec.Struct, rename="camel", gc=False):
 
 class _List(msgspec.Struct):
     metadata: _ListMeta
+    kind: str = ""
     items: list[msgspec.Raw] | None = None
 
 
@@ -200,6 +201,11 @@ class Tracker:
         except NotJson as error:
             return Page((Garbled(f"the list cannot be read: {error}"),))
         page, events = parsed.value, list[WatchEvent]()
+        # What a list does not name counts as deleted, so it must be a list for certain: a Status,
+        # a single object or what some proxy answers has no items either.
+        if page.kind != f"{self._kind.value}List" or not page.metadata.resource_version:
+            reason = f"the answer is no {self._kind.value}List, its kind is {page.kind[:80]!r}"
+            return Page((Garbled(reason),))
         for raw in page.items or ():
             events += self._upsert(raw, parsed.is_repaired)
         if not page.metadata.continue_:
