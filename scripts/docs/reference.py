@@ -119,6 +119,7 @@ def metrics_page() -> str:
         "Of the proxy": metric_table.UPSTREAM,
         "Packets counted by the kernel": metric_table.PACKET_COUNTERS,
         "Per Service, with --service-metrics": metric_table.SERVICE_COUNTERS,
+        "Health checks of endpoints, if a Service asks for them": metric_table.HEALTH_CHECKS,
         "Ours": metric_table.EXTENSIONS,
         "Of the API client": metric_table.CLIENT,
         "Of the program": metric_table.GENERIC,

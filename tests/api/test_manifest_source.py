@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.support.manifest_kit import Received, manifest, settle, watching
 
+from kubeproxy.api import objects
 from kubeproxy.api.manifests import ManifestSource
 from kubeproxy.api.source import Kind, Synced, Upsert
 from kubeproxy.errors import ConfigError
@@ -193,6 +194,24 @@ async def test_problems_found_by_an_early_look_are_still_delivered(tmp_path: Pat
 def test_a_path_that_does_not_exist_is_named() -> None:
     with pytest.raises(ConfigError, match="--manifests /nowhere: no such file or directory"):
         ManifestSource(Path("/nowhere"))
+
+
+def test_a_check_for_all_is_the_annotation_of_services_without_one(tmp_path: Path) -> None:
+    own = "{kubeproxy/health-check: none, kubeproxy/algorithm: random}"
+    (tmp_path / "a.yaml").write_text(
+        manifest("web")
+        + f"{{kind: Service, metadata: {{name: own, annotations: {own}}},"
+        + " spec: {clusterIP: 10.96.0.2}}\n---\n"
+        + "{kind: Node, metadata: {name: a}}"
+    )
+    found = ManifestSource(tmp_path, "tcp fall=2").load()
+    checks = {
+        each.metadata.name: each.metadata.annotations and each.metadata.annotations.health_check
+        for each in found.values()
+        if isinstance(each, objects.Service)
+    }
+    assert checks == {"web": "tcp fall=2", "own": "none"}
+    assert (Kind.NODE, "", "a") in found
 
 
 # --- permissions ---

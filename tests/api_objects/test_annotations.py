@@ -170,6 +170,8 @@ def test_health_checks(text: str, check: HealthCheck) -> None:
         ("tcp interval=10", "interval=: time: missing unit"),
         ("tcp interval=1ms", "not within 100ms to 1h"),
         ("tcp interval=1s timeout=2s", "timeout= is longer than interval="),
+        ("tcp timeout=50ms", "'50ms' is not within 100ms to 1h0m0s"),
+        ("none rise=2", "'none' is none of tcp, http, https, udp, none"),
         ("http / status=700", "status=: '700' is not a number within 100 to 599"),
         ("http / status=300-200", "ends before it begins"),
         ("http / host=a/b", "is no host name"),
@@ -183,12 +185,18 @@ def test_wrong_health_checks_are_refused(text: str, message: str) -> None:
         parse_health_check(text)
 
 
+def test_no_check_is_a_value_of_its_own() -> None:
+    """So that a Service is left out where a flag asks for checks of all."""
+    assert parse_health_check(" none ") is None
+    assert format_health_check(None) == "none"
+
+
 _CHECKS = st.builds(
     HealthCheck,
     kind=st.just(CheckKind.UDP),
     port=st.integers(0, 65535),
-    interval_seconds=st.sampled_from((0.1, 1.0, 2.5, 3600.0)),
-    timeout_seconds=st.sampled_from((0.001, 0.1)),
+    interval_seconds=st.sampled_from((0.2, 1.0, 2.5, 3600.0)),
+    timeout_seconds=st.sampled_from((0.1, 0.15)),
     rise=st.integers(1, 100),
     fall=st.integers(1, 100),
     jitter_percent=st.integers(0, 100),

@@ -7,7 +7,7 @@ import msgspec
 from kubeproxy.api import objects
 from kubeproxy.api.decode import DecodedService, DecodedSlice, decode_service, decode_slice
 from kubeproxy.facts.ids import Family
-from kubeproxy.facts.policy import Algorithm, Policy
+from kubeproxy.facts.policy import Algorithm, CheckKind, HealthCheck, Policy
 
 
 def decoded_service(annotations: dict[str, str] | None) -> DecodedService:
@@ -80,3 +80,19 @@ def test_wrong_weights_name_the_slice() -> None:
     assert found.facts.weights == ()
     assert found.problems[0].startswith("annotation kubeproxy/weights: 'heavy' is not a number")
     assert found.facts.ignored == (f"EndpointSlice web-1: {found.problems[0]}",)
+
+
+def test_a_health_check_becomes_a_policy() -> None:
+    found = decoded_service({"kubeproxy/health-check": "http /healthz interval=2s"})
+    assert found.facts is not None
+    check = HealthCheck(CheckKind.HTTP, "/healthz", interval_seconds=2)
+    assert found.facts.policy == Policy(health_check=check)
+    assert found.problems == ()
+
+
+def test_a_wrong_health_check_is_a_problem_and_nothing_is_checked() -> None:
+    found = decoded_service({"kubeproxy/health-check": "icmp"})
+    assert found.facts is not None
+    assert found.facts.policy is None
+    assert found.facts.ignored == found.problems
+    assert "annotation kubeproxy/health-check: 'icmp' is none of tcp" in found.problems[0]

@@ -151,6 +151,7 @@ def test_flags_without_a_field_end_in_the_settings() -> None:
 EXTENSION_SAMPLES = {
     "inspection-socket": ("/tmp/x.sock", "/tmp/x.sock"),
     "manifests": ("/m", "/m"),
+    "health-check": ("http /healthz fall=2", "http /healthz fall=2"),
     "nftables-localhost-nodeports": ("true", True),
     "ipvs-hostports-on-clusterips": ("true", True),
     "proxy-port-range": ("100+50", "100+50"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.support.builders import endpoint, endpoint_slice, service
 
 from kubeproxy.facts.ids import ServiceName
+from kubeproxy.facts.policy import FULL_ROTATION
 from kubeproxy.facts.store import Store
 
 WEB = ServiceName("default", "web")
@@ -71,3 +72,21 @@ def test_pending_slice_changes_are_counted_until_taken() -> None:
     store.take_dirty()
     assert store.slice_changes_pending == 0
     assert not store.is_dirty
+
+
+def test_what_a_check_finds_makes_its_service_dirty_and_no_other() -> None:
+    store = Store()
+    for each in ("default/web", "default/api"):
+        store.set_service(service(each))
+        store.set_slice(endpoint_slice(each, [endpoint()], slice_name=each[-3:]))
+    store.take_dirty()
+    name = ServiceName("default", "web")
+    assert store.set_failing(name, {"10.244.1.5:8080": "connection refused"})
+    assert not store.set_failing(name, {"10.244.1.5:8080": "connection refused"})
+    assert store.is_dirty
+    assert store.take_dirty().services == {name}
+    assert not store.is_dirty
+    assert store.rotation(name).failing == {"10.244.1.5:8080": "connection refused"}
+    assert store.set_failing(name, {})
+    assert store.take_dirty().services == {name}
+    assert store.rotation(name) is FULL_ROTATION

@@ -103,3 +103,25 @@ def test_a_revision_from_before_the_lists_or_of_forgotten_changes_means_everythi
     journal.service_changed(WEB, "Service changed")
     assert journal.changed_since(start) is None
     assert journal.changed_since(journal.revision + 1) is None
+
+
+def test_what_checks_find_is_among_the_changes_of_endpoints() -> None:
+    journal = listed()
+    journal.endpoint_checked(Family.IPV4, WEB, "10.1.0.1:80", "connection refused")
+    journal.endpoint_checked(Family.IPV4, WEB, "10.1.0.1:80", "")
+    assert [(c.before, c.after) for c in journal.endpoint_changes(Family.IPV4, WEB)] == [
+        ("passing", "failing: connection refused"),
+        ("failing", "passing"),
+    ]
+    changed = journal.changed(WEB)
+    assert changed is not None
+    assert changed.event == "endpoint 10.1.0.1:80 passes its health check"
+    assert journal.services_with_endpoint_changes() == {WEB}
+    assert not journal.endpoint_changes(Family.IPV6, WEB)
+
+
+def test_a_check_that_flaps_for_ever_fills_no_memory() -> None:
+    journal = listed()
+    for number in range(10_000):
+        journal.endpoint_checked(Family.IPV4, WEB, "10.1.0.1:80", "x" * (number % 2))
+    assert len(journal.endpoint_changes(Family.IPV4, WEB)) == module.MOST_CHECKED

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from tests.support.builders import endpoint, node, plan, service
 
 from kubeproxy.facts.address import contained_in_any, contains
-from kubeproxy.facts.endpoint import PortKey
-from kubeproxy.facts.ids import Family, Protocol
+from kubeproxy.facts.ids import Family
 from kubeproxy.facts.limits import Limits
 from kubeproxy.plan.limits import admit_endpoints, refused_kind
 from kubeproxy.plan.types import FrontendKind, ServicePlan, Verdict
-from kubeproxy.sync.pipeline import count_local_ready
 
 GOOD = endpoint("10.244.1.5")
 VIP = "203.0.113.7"
@@ -161,12 +159,6 @@ def test_no_service_takes_connections_of_the_node_to_itself(family: Family, addr
     made = plan(facts, [target], node(family))
     assert [f.kind for f in made.frontends] == [FrontendKind.CLUSTER_IP]
     assert address in reasons(made)
-
-
-def test_a_refused_endpoint_is_not_healthy_for_a_load_balancer() -> None:
-    key = PortKey("", Protocol.TCP)
-    here = (endpoint("127.0.0.1", local=True), endpoint("10.244.1.5", local=True))
-    assert count_local_ready({key: here}, node()) == 1
 
 
 def test_without_lists_nothing_else_is_refused() -> None:

@@ -8,12 +8,14 @@ from tests.support.builders import endpoint, endpoint_slice, node, port, service
 from tests.support.snapshots import NOW, held, snapshot
 
 from kpctl.report.explain import explain, is_served
+from kpctl.report.services import programmed
 from kpctl.report.text import explanation_text
 from kpctl.report.types import Explanation, PortReport
 from kpctl.snapshot.target import parse_target
 from kpctl.snapshot.types import Snapshot
 from kubeproxy.facts.endpoint import SliceFacts
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
+from kubeproxy.facts.policy import CheckKind, HealthCheck
 from kubeproxy.inspection.types import Changed, EndpointChange, Problem, Refused
 from kubeproxy.modes.registry import mode_names
 
@@ -90,6 +92,20 @@ def test_every_endpoint_is_in_or_out_with_the_reason() -> None:
     assert found[HERE.text].because == "ready" and found[HERE.text].slices == ("web-1",)
     assert found[sick.text].because == "neither ready nor serving"
     assert not found[going.text].is_used and "others are ready" in found[going.text].because
+
+
+def test_an_endpoint_that_fails_its_check_is_out_with_the_reason_and_the_check() -> None:
+    check = HealthCheck(CheckKind.HTTP, "/healthz", fall=2)
+    found = held(service(health_check=check), SLICE, failing={HERE.text: "status 503"})
+    explanation = asked(snapshot(found))
+    text = text_of(explanation)
+    assert "served by 1 of 2 endpoints" in text
+    assert f"out {HERE.text} on worker-a: fails its health check: status 503; ready" in text
+    assert "health check http /healthz fall=2" in text
+    (row,) = programmed(snapshot(found), parse_target("default/web"))
+    assert [each.because for each in row.endpoints if not each.is_used] == [
+        "fails its health check: status 503"
+    ]
 
 
 def test_hints_and_the_safeguard_that_switched_them_off_are_named() -> None:

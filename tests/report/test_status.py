@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from tests.support.snapshots import NOW, repair, round_, status
 
 from kpctl.report.status import StatusReport, status_report
@@ -68,3 +69,9 @@ def test_objects_that_cannot_be_used_are_listed_with_the_time() -> None:
     assert not found.troubles
     text = text_of(found)
     assert "1 min ago: Service shop/bad-1: no port" in text and "… and 4 more" in text
+
+
+def test_checked_endpoints_are_counted_where_there_are_any() -> None:
+    assert "checked" not in text_of(report(status()))
+    found = text_of(report(replace(status(), checked=12, failing=3)))
+    assert "checked   12 addresses of endpoints, of which 3 fail" in found

@@ -79,6 +79,8 @@ def test_the_configuration_is_written_where_asked(run: Run, tmp_path: Path) -> N
         (["--config=/nowhere/config.yaml"], "/nowhere/config.yaml: no such file or directory"),
         (["--proxy-mode=magic"], "magic"),
         (["--cluster-cidr=nonsense"], "nonsense"),
+        (["--health-check=icmp", "--manifests=/"], "--health-check: 'icmp' is none of tcp"),
+        (["--health-check=tcp"], "with an API server, annotate the Services"),
         (["--manifests=/nowhere"], "--manifests /nowhere: no such file or directory"),
         (["--write-config-to=/nowhere/x.yaml"], "/nowhere/x.yaml: no such file or directory"),
         (["--write-config-to=/dev/full"], "write /dev/full: no space left on device"),

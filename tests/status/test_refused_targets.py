@@ -14,7 +14,7 @@ GOOD, BAD = "10.244.1.5", "169.254.169.254"
 
 
 def planned(names: list[str], *addresses: str) -> Pipeline:
-    pipeline = Pipeline(FakeBackend(Family.IPV4), node(), listener=RefusedTargets())
+    pipeline = Pipeline(FakeBackend(Family.IPV4), node(), listeners=[RefusedTargets()])
     serve(pipeline, names, *addresses)
     return pipeline
 

@@ -12,7 +12,7 @@ from tests.support.fake_backend import FakeBackend
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.facts.limits import NO_LIMITS, Limits
-from kubeproxy.facts.policy import Algorithm
+from kubeproxy.facts.policy import Algorithm, CheckKind, HealthCheck
 from kubeproxy.logs.limit import LogLimit
 from kubeproxy.status.event_series import Reference
 from kubeproxy.status.events import Recorder
@@ -58,7 +58,7 @@ class Node:
         limit = LogLimit(burst=MOST_PER_MINUTE, monotonic=lambda: self.now)
         events = ServiceEvents(self.recorder, limit)
         facts = node(family, zone=zone, mode="fake", limits=limits, algorithms=algorithms)
-        self.pipeline = Pipeline(FakeBackend(family), facts, listener=events)
+        self.pipeline = Pipeline(FakeBackend(family), facts, listeners=[events])
 
     def started(self) -> Node:
         """The first round is over."""
@@ -236,3 +236,23 @@ def test_an_annotation_that_cannot_be_understood() -> None:
     assert host.recorder.notes[-1] == wrong[0]
     assert host.serve("web", HERE, THERE, ignored=wrong) == []
     assert host.serve("far", THERE, cluster_ip="10.96.0.11", ignored=wrong) == []
+
+
+def test_an_endpoint_that_begins_to_fail_and_a_service_whose_endpoints_all_do() -> None:
+    host = Node().started()
+    web = ServiceName("default", "web")
+
+    def find(failing: dict[str, str]) -> list[tuple[str, str]]:
+        host.pipeline.store.set_failing(web, failing)
+        host.pipeline.recompute()
+        return host.recorder.take()
+
+    checked = service("default/web", health_check=HealthCheck(CheckKind.TCP))
+    host.pipeline.store.set_service(checked)
+    host.pipeline.store.set_slice(endpoint_slice("default/web", [HERE, THERE]))
+    assert find({}) == []
+    assert find({THERE.text: "connection refused"}) == [("web", "EndpointsUnhealthy")]
+    assert host.recorder.notes[-1] == f"{THERE.text} fails its health check: connection refused"
+    assert find({THERE.text: "x", HERE.text: "x"}) == [("web", "AllEndpointsUnhealthy")]
+    assert find({HERE.text: "status 503"}) == [("web", "EndpointsUnhealthy")]
+    assert find({}) == []

@@ -8,7 +8,7 @@ from kubeproxy.facts.endpoint import Endpoint, PortKey, SliceFacts
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
 from kubeproxy.facts.limits import NO_LIMITS, Limits
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts
-from kubeproxy.facts.policy import Algorithm, Policy, Rotation
+from kubeproxy.facts.policy import NO_POLICY, Algorithm, HealthCheck, Policy, Rotation
 from kubeproxy.facts.service import PortFacts, ServiceFacts
 from kubeproxy.plan.service import plan_service
 from kubeproxy.plan.types import ServicePlan
@@ -64,8 +64,10 @@ def service(
     internal_local: bool = False,
     health_check_node_port: int = 0,
     algorithm: Algorithm | None = None,
+    health_check: HealthCheck | None = None,
 ) -> ServiceFacts:
     namespace, _, short = name.partition("/")
+    policy = Policy(algorithm, health_check)
     return ServiceFacts(
         name=ServiceName(namespace, short),
         cluster_ip=cluster_ip,
@@ -77,7 +79,7 @@ def service(
         is_external_policy_local=external_local,
         is_internal_policy_local=internal_local,
         health_check_node_port=health_check_node_port,
-        policy=Policy(algorithm) if algorithm else None,
+        policy=policy if policy != NO_POLICY else None,
     )
 
 
@@ -145,10 +147,11 @@ def plan(
     on: NodeFacts | None = None,
     *,
     weights: Mapping[str, int] | None = None,
+    failing: Mapping[str, str] | None = None,
 ) -> ServicePlan:
     """The plan of the Service's first port, which the endpoints serve."""
     facts = facts or service()
-    return plans(facts, endpoints, on, weights=weights)[0]
+    return plans(facts, endpoints, on, weights=weights, failing=failing)[0]
 
 
 def plans(
@@ -157,10 +160,11 @@ def plans(
     on: NodeFacts | None = None,
     *,
     weights: Mapping[str, int] | None = None,
+    failing: Mapping[str, str] | None = None,
 ) -> tuple[ServicePlan, ...]:
     """The plans of all ports; every port is served by the same endpoints."""
     ordered = tuple(sorted(endpoints, key=lambda e: e.text))
     served: Mapping[PortKey, tuple[Endpoint, ...]] = {
         PortKey(p.name, p.protocol): ordered for p in facts.ports
     }
-    return plan_service(facts, served, on or node(), Rotation(weights or {}))
+    return plan_service(facts, served, on or node(), Rotation(weights or {}, failing or {}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Raw
@@ -40,6 +40,7 @@ def held(
     changed: Changed | None = None,
     endpoint_changes: Sequence[EndpointChange] = (),
     refused: Sequence[Refused] = (),
+    failing: Mapping[str, str] | None = None,
 ) -> Held:
     """A Service and its slices; without the Service, what slices name."""
     return Held(
@@ -50,6 +51,7 @@ def held(
         changed=changed,
         endpoint_changes=tuple(endpoint_changes),
         refused=tuple(refused),
+        failing=failing or {},
     )
 
 

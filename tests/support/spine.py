@@ -22,6 +22,7 @@ from kubeproxy.facts.ids import Family
 from kubeproxy.modes.base import AnyBackend
 from kubeproxy.sync.engine import Engine, EngineTimes
 from kubeproxy.sync.intake import Intake
+from kubeproxy.sync.pipeline import PlanListener
 from kubeproxy.sync.report import RoundReport
 
 
@@ -46,6 +47,7 @@ class Spine:
         kernels: Mapping[Family, FakeKernel] | None = None,
         backend: Callable[[Family], AnyBackend] | None = None,
         batch_size: int = 100,
+        plan_listeners: Sequence[PlanListener] = (),
     ) -> None:
         self.kernels = kernels or {family: FakeKernel() for family in families}
         self.clock = FakeClock()
@@ -62,6 +64,7 @@ class Spine:
                 clock=self.clock,
                 listener=self.listener,
                 times=EngineTimes(min_seconds=0),
+                plan_listeners=plan_listeners,
             )
             for family in families
         }

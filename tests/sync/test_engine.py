@@ -226,12 +226,14 @@ async def test_ports_without_local_endpoints_are_counted() -> None:
 
 
 async def test_health_ports_count_distinct_local_ready_addresses() -> None:
+    """Of endpoints that may be targets."""
     rig = Rig()
     facts = service(load_balancer_ips=["203.0.113.1"], external_local=True,
                     health_check_node_port=32000)  # fmt: skip
     rig.store.set_service(facts)
     here = [endpoint("10.244.1.5", local=True), endpoint("10.244.1.5", 81, local=True),
-            endpoint("10.244.1.6", local=True, ready=False), endpoint("10.244.2.7")]  # fmt: skip
+            endpoint("10.244.1.6", local=True, ready=False), endpoint("10.244.2.7"),
+            endpoint("127.0.0.1", local=True)]  # fmt: skip
     rig.store.set_slice(endpoint_slice(endpoints=here))
     await rig.engine.round()
     assert rig.engine.pipeline.health_check_ports == {facts.name: 32000}

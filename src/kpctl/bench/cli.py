@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kpctl.bench.records import Size
 
 _DEFAULT_OUTPUT = "bench-results.json"
-_PARTS = ("control", "data", "conntrack", "modes", "balance")
+_PARTS = ("control", "data", "conntrack", "modes", "balance", "health")
 
 
 def _sizes(
@@ -79,6 +79,10 @@ def bench(
     console = Console(width=None if sys.stdout.isatty() else 160)
     if quick:
         sys.exit(0 if command.check_growth(console, modes, sizes or command.QUICK_SIZES) else 1)
+    if "health" in parts:
+        is_met = command.measure_checks(console, seconds=churn)
+        if set(parts) == {"health"}:
+            sys.exit(0 if is_met else 1)
     if source:
         results = read_results(source)
         command.show(console, results)

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from kpctl.bench.document import format_number, write_document
 from kpctl.bench.growth import GrowthRow, mode_growth
+from kpctl.bench.health import CASES, Figure, figures_table, measure
 from kpctl.bench.records import Measurement, Results, Size, merge, read_results, write_results
 from kpctl.bench.run import Options, Progress, run_benchmark
 from kpctl.bench.show import growth_table, results_table
@@ -33,6 +34,16 @@ def check_growth(
     if not grown:
         console.print("One change takes the same work in a small and in a large cluster.")
     return not grown
+
+
+def measure_checks(console: Console, *, seconds: float) -> bool:
+    """Measure what health checks cost. Return whether that is within the aim."""
+    figures: list[Figure] = []
+    for case in CASES:
+        with console.status(f"health checks: {case.name}"):
+            figures.append(measure(case, seconds))
+    console.print(figures_table(figures))
+    return all(each.is_met for each in figures)
 
 
 def compare(console: Console, options: Options, output: Path, *, keep: bool) -> Results:

@@ -115,7 +115,7 @@ class RunningProxy:
     def is_synced(self) -> bool:
         """Has it finished a sync of IPv4?"""
         self.require_alive()
-        found = _SYNCED.search(self._metrics())
+        found = _SYNCED.search(self.metrics())
         return found is not None and float(found[1]) > 0
 
     def require_alive(self) -> None:
@@ -138,7 +138,8 @@ class RunningProxy:
             self._process.kill()
             self._process.wait()
 
-    def _metrics(self) -> bytes:
+    def metrics(self) -> bytes:
+        """The metrics page; empty while it does not answer."""
         with self.network.inside():
             # Only making the socket depends on the namespace.
             connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

@@ -30,7 +30,10 @@ OTHERWISE = "otherwise"
 
 
 class ServiceText(msgspec.Struct, frozen=True):
-    """A Service as a flow writes it, with names in place of addresses."""
+    """A Service as a flow writes it, with names in place of addresses.
+
+    `hung_up` are hosts that do not listen any more, whatever the endpoints say.
+    """
 
     name: str
     ports: tuple[PortText, ...]
@@ -45,6 +48,8 @@ class ServiceText(msgspec.Struct, frozen=True):
     affinity_seconds: int = 0
     health_check_node_port: int = 0
     algorithm: str = ""
+    annotations: Mapping[str, str] = {}
+    hung_up: tuple[str, ...] = ()
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -73,6 +78,20 @@ class Remove(msgspec.Struct, frozen=True):
     """Delete a Service together with its endpoints."""
 
     service: str
+
+
+class HangUp(msgspec.Struct, frozen=True):
+    """Close the ports of a Service on these hosts. Its objects stay as they are."""
+
+    service: str
+    hosts: tuple[str, ...]
+
+
+class Listen(msgspec.Struct, frozen=True):
+    """Open the ports of a Service on these hosts again."""
+
+    service: str
+    hosts: tuple[str, ...]
 
 
 class RestartProxy(msgspec.Struct, frozen=True):
@@ -134,6 +153,8 @@ Step: TypeAlias = (
     Packets
     | Apply
     | Remove
+    | HangUp
+    | Listen
     | RestartProxy
     | StopProxy
     | StartProxy
@@ -181,6 +202,7 @@ class _ServiceFields(msgspec.Struct, forbid_unknown_fields=True, rename="camel")
     affinity_seconds: int = 0
     health_check_node_port: int = 0
     algorithm: str = ""
+    annotations: dict[str, str] = {}
 
 
 class _FlowFields(msgspec.Struct, forbid_unknown_fields=True):
@@ -269,6 +291,7 @@ def _service(name: str, raw: Mapping[str, object]) -> ServiceText:
             affinity_seconds=fields.affinity_seconds,
             health_check_node_port=fields.health_check_node_port,
             algorithm=fields.algorithm,
+            annotations=fields.annotations,
         )
     except (msgspec.ValidationError, ConfigError) as error:
         raise ConfigError(f"service {name!r}: {error}") from error
@@ -311,11 +334,21 @@ def _endpoints(book: _Book, value: object) -> Apply:
     return Apply(tuple(book.change(name, fields) for name, fields in changes))
 
 
+def _hosts(book: _Book, value: object) -> tuple[str, tuple[str, ...]]:
+    table = msgspec.convert(value, dict[str, list[str]])
+    if len(table) != 1:
+        raise ConfigError(f"one service is needed, there are {', '.join(table) or 'none'}")
+    ((name, hosts),) = table.items()
+    return book.check_known(name), tuple(hosts)
+
+
 _VERBS: Mapping[str, Callable[[_Book, object], Step]] = {
     "packets": _packets,
     "apply": _apply,
     "endpoints": _endpoints,
     "remove": lambda book, value: Remove(book.check_known(str(value))),
+    "hang up": lambda book, value: HangUp(*_hosts(book, value)),
+    "listen again": lambda book, value: Listen(*_hosts(book, value)),
     "restart proxy": lambda _, value: RestartProxy(str(value)),
     "stop proxy": lambda _, value: StopProxy(str(value)),
     "start proxy": lambda _book, _value: StartProxy(),

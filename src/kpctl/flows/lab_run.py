@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import count
 from typing import TypeAlias
@@ -25,7 +25,9 @@ from kpctl.flows.flow import (
     CleanUp,
     Flow,
     ForeignRules,
+    HangUp,
     HealthCheck,
+    Listen,
     Packets,
     Remove,
     RestartProxy,
@@ -57,7 +59,8 @@ from kpctl.lab.cluster import Lab
 from kpctl.lab.pace import scaled
 from kpctl.lab.probe import Fate, Outcome, Target
 from kpctl.lab.topology import Node
-from kubeproxy.facts.ids import Family
+from kubeproxy.api.objects import HEALTH_CHECK_ANNOTATION
+from kubeproxy.facts.ids import Family, Protocol
 
 PATIENCE_SECONDS = 30.0
 _DROP_SECONDS = 0.4
@@ -152,6 +155,9 @@ class _Run:
             case Apply() | Remove():
                 self._services = services_at(self._services, step)
                 await self._write()
+            case HangUp(service=name, hosts=hosts) | Listen(service=name, hosts=hosts):
+                self._services = services_at(self._services, step)
+                await self._switch_ports(name, hosts, is_open=isinstance(step, Listen))
             case RestartProxy(signal=name):
                 await self._lab.proxies.restart(signal.Signals[name])
             case StopProxy(signal=name):
@@ -178,11 +184,20 @@ class _Run:
             moments.append(services_at(moments[-1], step))
         for services in moments:
             for service in services.values():
-                for endpoint in service.endpoints:
-                    targets = dict(endpoint.targets)
-                    for port in service.ports:
-                        number = targets.get(port.name, port.target)
-                        self._lab.listen(endpoint.host, port.protocol, number)
+                for host, protocol, number in _ports(service):
+                    self._lab.listen(host, protocol, number)
+
+    async def _switch_ports(self, name: str, hosts: Sequence[str], *, is_open: bool) -> None:
+        """Close or open ports. If they are checked, wait until every proxy has found that out."""
+        service = self._services[name]
+        switch = self._lab.listen if is_open else self._lab.hang_up
+        for host, protocol, number in _ports(service):
+            if host in hosts:
+                switch(host, protocol, number)
+        if HEALTH_CHECK_ANNOTATION in service.annotations:
+            silent = [host for host, _, _ in _ports(service) if host in service.hung_up]
+            await self._lab.proxies.notice(len(silent) * len(self._world.families))
+            await self._write()
 
     async def _write(self) -> None:
         """Write the current Services for the proxies, and wait until they have synced them."""
@@ -352,3 +367,11 @@ def _target(packet: Packet, place: Destination, family: Family) -> Target:
         protocol=place.protocol,
         source_port=packet.source_port,
     )
+
+
+def _ports(service: ServiceText) -> Iterator[tuple[str, Protocol, int]]:
+    """Where the endpoints of a Service listen."""
+    for endpoint in service.endpoints:
+        targets = dict(endpoint.targets)
+        for port in service.ports:
+            yield endpoint.host, port.protocol, targets.get(port.name, port.target)

@@ -17,11 +17,14 @@ from kubeproxy.api import objects
 from kubeproxy.api.decode import decode_service, decode_service_cidrs, decode_slice
 from kubeproxy.config.flags import EXTENSION_FLAGS, Extensions
 from kubeproxy.facts.address import canonical_cidrs, family_of
+from kubeproxy.facts.endpoint import Endpoint, PortKey
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.limits import Limits
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts, node_port_cidrs_of
+from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.facts.store import Store
 from kubeproxy.modes.registry import load_mode
+from kubeproxy.plan.health import checked_endpoints
 from kubeproxy.plan.service import plan_service
 from kubeproxy.plan.types import ServicePlan
 from kubeproxy.run.startup import limits_of
@@ -45,12 +48,28 @@ def node_plans(
             found = decode_slice(msgspec.convert(manifest, objects.EndpointSlice), facts.name)
             if found.family is facts.family:
                 store.set_slice(found.facts)
+        if decoded.facts is not None:
+            name = decoded.facts.name
+            failing = _failing(service, decoded.facts, store.endpoints(name), world)
+            store.set_failing(name, failing)
     return tuple(
         plan
         for name in sorted(store.service_names())
         if (service_facts := store.service(name)) is not None
         for plan in plan_service(service_facts, store.endpoints(name), facts, store.rotation(name))
     )
+
+
+def _failing(
+    text: ServiceText,
+    facts: ServiceFacts,
+    endpoints: Mapping[PortKey, tuple[Endpoint, ...]],
+    world: World,
+) -> dict[str, str]:
+    """What checks find: endpoints on hosts that have hung up refuse."""
+    silent = {world.address(host, f) for host in text.hung_up for f in world.families}
+    found = checked_endpoints(facts, endpoints)
+    return {e: "connection refused" for e, (address, _) in found.items() if address in silent}
 
 
 def node_facts(

@@ -123,13 +123,16 @@ def service_manifest(service: ServiceText, world: World) -> Manifest:
         ],
     }
     spec |= _policies(service)
+    annotations = dict(service.annotations)
+    if service.algorithm:
+        annotations[ALGORITHM_ANNOTATION] = service.algorithm
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
             "namespace": world.namespace,
             "name": service.name,
-            **_annotations(ALGORITHM_ANNOTATION, service.algorithm),
+            **({"annotations": annotations} if annotations else {}),
         },
         "spec": {key: value for key, value in spec.items() if value != []},
         "status": {"loadBalancer": {"ingress": list(_ingress(service, world))}},

@@ -11,7 +11,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TypeAlias
 
-from kpctl.flows.flow import Apply, Check, Flow, Packets, Remove, ServiceText, Step
+from msgspec.structs import replace
+
+from kpctl.flows.flow import (
+    Apply,
+    Check,
+    Flow,
+    HangUp,
+    Listen,
+    Packets,
+    Remove,
+    ServiceText,
+    Step,
+)
 from kpctl.flows.model import node_facts, node_plans
 from kpctl.flows.objects import LOCALHOST, Destination, World
 from kpctl.flows.text import Expected, Packet
@@ -37,10 +49,17 @@ def families_of(variant: str) -> tuple[Family, ...]:
 
 def services_at(held: Mapping[str, ServiceText], step: Step) -> Mapping[str, ServiceText]:
     """The Services after a step."""
-    if isinstance(step, Apply):
-        return {**held, **{service.name: service for service in step.services}}
-    if isinstance(step, Remove):
-        return {name: service for name, service in held.items() if name != step.service}
+    match step:
+        case Apply(services=services):
+            return {**held, **{service.name: service for service in services}}
+        case Remove(service=gone):
+            return {name: service for name, service in held.items() if name != gone}
+        case HangUp(service=name, hosts=hosts):
+            silent = (*held[name].hung_up, *hosts)
+            return {**held, name: replace(held[name], hung_up=silent)}
+        case Listen(service=name, hosts=hosts):
+            silent = tuple(host for host in held[name].hung_up if host not in hosts)
+            return {**held, name: replace(held[name], hung_up=silent)}
     return held
 
 

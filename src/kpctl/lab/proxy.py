@@ -45,6 +45,7 @@ _START_POLL_SECONDS = 0.05
 _LAST_SYNC = re.compile(
     r'^kubeproxy_sync_proxy_rules_last_timestamp_seconds\{ip_family="(\w+)"\} (\S+)$', re.MULTILINE
 )
+_FAILING = re.compile(r'^kubeproxy_health_check_endpoints\{state="failing"\} (\d+)$', re.MULTILINE)
 _BASE_FLAGS: Mapping[str, str] = {
     "cluster-cidr": ",".join(POD_CIDR[family] for family in Family),
     "iptables-min-sync-period": "0s",
@@ -139,6 +140,22 @@ class Proxies:
     async def settle(self, *, since: float) -> None:
         """Wait until every proxy has synced both families after `since` (wall-clock time)."""
         await self._wait(since, self.last_sync, SETTLE_SECONDS, _POLL_SECONDS)
+
+    async def notice(self, failing: int) -> None:
+        """Wait until so many endpoints fail the health checks of every proxy."""
+        limit = scaled(SETTLE_SECONDS)
+        deadline = time.monotonic() + limit
+        for node in self.nodes:
+            while (found := await self._failing(node)) != failing:
+                self._check_running(node)
+                if time.monotonic() > deadline:
+                    what = f"finds {found} endpoints failing after {limit:.0f} s, not {failing}"
+                    raise self._failure(node, what)
+                await asyncio.sleep(_START_POLL_SECONDS)
+
+    async def _failing(self, node: str) -> int:
+        found = _FAILING.search(await self._ask(node, METRICS_PORT, "/metrics"))
+        return int(found[1]) if found else 0
 
     async def last_sync(self, node: str) -> Mapping[Family, float]:
         """When this node's proxy last synced each family. Empty while it does not answer."""

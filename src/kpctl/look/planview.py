@@ -7,6 +7,7 @@ from itertools import repeat
 
 from msgspec import Struct
 
+from kubeproxy.api.annotations import format_health_check
 from kubeproxy.config.command import Settings
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.facts.endpoint import Endpoint
@@ -53,6 +54,8 @@ def _join(place: str, port: int) -> str:
 def plan_document(family: Family, plan: ServicePlan, node_ports: NodePorts) -> dict[str, object]:
     """The plan as plain data, every choice with its reason."""
     asked = {"algorithm": plan.algorithm.value} if plan.algorithm else {}
+    if plan.health_check is not None:
+        asked["healthCheck"] = format_health_check(plan.health_check)
     return {
         "service": plan.id.label,
         "protocol": plan.id.protocol.value,

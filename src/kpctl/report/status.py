@@ -56,7 +56,10 @@ class RoundsReport(Struct, frozen=True, rename="camel"):
 
 
 class StatusReport(Struct, frozen=True, rename="camel"):
-    """The answer of `kpctl status`. `troubles` are empty if all is well."""
+    """The answer of `kpctl status`. `troubles` are empty if all is well.
+
+    `checked` counts addresses whose health is checked, and `failing` those that fail.
+    """
 
     origin: str
     version: str
@@ -74,6 +77,8 @@ class StatusReport(Struct, frozen=True, rename="camel"):
     repairs: int
     last_repairs: tuple[Repair, ...]
     problems: tuple[Problem, ...]
+    checked: int = 0
+    failing: int = 0
 
 
 def status_report(origin: str, status: Status, history: History) -> StatusReport:
@@ -95,6 +100,8 @@ def status_report(origin: str, status: Status, history: History) -> StatusReport
         repairs=status.repairs,
         last_repairs=history.repairs[-LAST_REPAIRS:],
         problems=status.problems,
+        checked=status.checked,
+        failing=status.failing,
     )
 
 

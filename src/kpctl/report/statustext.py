@@ -37,6 +37,11 @@ def status_text(status: StatusReport, *, is_wide: bool = False) -> Iterator[Para
     yield from _rounds(status.rounds, status.now)
     yield 0, f"repairs   {_repairs(status)}"
     yield from ((10, _repair(each, status.now)) for each in reversed(status.last_repairs))
+    if status.checked:
+        yield (
+            0,
+            f"checked   {status.checked} addresses of endpoints, of which {status.failing} fail",
+        )
     refused = [
         f"{family.ip_family} {each.what}: {each.reason}"
         for family in status.families

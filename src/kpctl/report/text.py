@@ -80,8 +80,9 @@ def policies_text(port: PortReport) -> str:
         policies += f", external {port.external_traffic_policy}"
     seconds = port.affinity_seconds
     algorithm = f"; algorithm {port.algorithm}" if port.algorithm else ""
+    checked = f"; health check {port.health_check}" if port.health_check else ""
     stays = f"a client stays for {seconds} s" if seconds else "no affinity"
-    return f"{policies}; {stays}{algorithm}"
+    return f"{policies}; {stays}{algorithm}{checked}"
 
 
 def _frontend(frontend: FrontendReport, known: int) -> Iterator[Paragraph]:

@@ -50,6 +50,8 @@ class PortReport(Struct, frozen=True, rename="camel"):
     kernel_objects: tuple[str, ...] = ()
     algorithm: str = ""
     """What the Service asks for and the mode does; empty for the mode's default."""
+    health_check: str = ""
+    """How the endpoints are checked; empty if they are not."""
 
     @property
     def label(self) -> str:

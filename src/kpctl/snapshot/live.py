@@ -94,6 +94,7 @@ def hold(pipeline: Pipeline, name: ServiceName, held: Held | None) -> None:
         store.delete_slice(name.namespace, gone)
     for facts in slices:
         store.set_slice(facts)
+    store.set_failing(name, held.failing if held is not None else {})
 
 
 def settings_of(status: Status) -> Settings:

@@ -21,6 +21,9 @@ LONGEST_SECONDS = 3600.0
 """The limit of intervals, time-outs and drain times."""
 SHORTEST_INTERVAL = 0.1
 """An interval below it would be a load test."""
+SHORTEST_TIMEOUT = 0.1
+"""Checks are looked at twenty times per second: a shorter time would be over unseen."""
+NO_CHECK = "none"
 MOST_BYTES = 512
 """The limit of what a UDP check sends or expects."""
 
@@ -107,13 +110,19 @@ def format_sources(cidrs: Sequence[str]) -> str:
 # --- health checks ---
 
 
-def parse_health_check(text: str) -> HealthCheck:
-    """`tcp`, `udp`, `http /path` or `https /path`, then words of the form `key=value`."""
+def parse_health_check(text: str) -> HealthCheck | None:
+    """`tcp`, `udp`, `http /path` or `https /path`, then words of the form `key=value`.
+
+    `none` is None: no check, also where a flag asks for one.
+    """
     kind_text, *words = text.split() or [""]
+    if [kind_text, *words] == [NO_CHECK]:
+        return None
     try:
         kind = CheckKind(kind_text)
     except ValueError:
-        raise ValueError(f"{_short(kind_text)} is none of {', '.join(CheckKind)}") from None
+        known = ", ".join((*CheckKind, NO_CHECK))
+        raise ValueError(f"{_short(kind_text)} is none of {known}") from None
     check = HealthCheck(kind)
     if kind in (CheckKind.HTTP, CheckKind.HTTPS):
         if not words or not words[0].startswith("/"):
@@ -144,8 +153,10 @@ def _of_word(key: str, parse: Callable[[str], object], value: str) -> object:
         raise ValueError(f"{key}=: {error}") from None
 
 
-def format_health_check(check: HealthCheck) -> str:
+def format_health_check(check: HealthCheck | None) -> str:
     """What differs from the default."""
+    if check is None:
+        return NO_CHECK
     words = [check.kind.value, check.path] if check.path else [check.kind.value]
     default = HealthCheck(check.kind)
     for key, (_, field, _parse) in _WORDS.items():
@@ -210,7 +221,11 @@ _WORDS: Mapping[str, tuple[frozenset[CheckKind], str, Callable[[str], object]]] 
         "interval_seconds",
         lambda text: _seconds(text, SHORTEST_INTERVAL, LONGEST_SECONDS),
     ),
-    "timeout": (_ALL, "timeout_seconds", lambda text: _seconds(text, 0.001, LONGEST_SECONDS)),
+    "timeout": (
+        _ALL,
+        "timeout_seconds",
+        lambda text: _seconds(text, SHORTEST_TIMEOUT, LONGEST_SECONDS),
+    ),
     "rise": (_ALL, "rise", lambda text: _whole_number(text, 1, 100)),
     "fall": (_ALL, "fall", lambda text: _whole_number(text, 1, 100)),
     "jitter": (

@@ -68,13 +68,15 @@ class _Lost(OSError):
 class ManifestSource:
     """A `Source` that delivers the objects of a file or directory, and their later changes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, health_check: str = "") -> None:
+        """`health_check` is the annotation of Services that have none of their own."""
         try:
             path.stat()
         except (OSError, ValueError) as error:
             reason = format_os_error(error) if isinstance(error, OSError) else str(error)
             raise ConfigError(f"--manifests {path}: {reason}") from error
         self._path = path
+        self._health_check = health_check
         self._directory = path if path.is_dir() else path.parent
         self._files: dict[Path, Manifest] = {}
         self._signatures: dict[Path, tuple[int, ...]] = {}
@@ -341,6 +343,8 @@ class ManifestSource:
             logger.error(error, "Manifest is left as it was before", file=str(path))
             return
         self._succeed(path)
+        if self._health_check:
+            manifest = _with_check(manifest, self._health_check)
         before = self._files.get(path, Manifest())
         self._unreported += [p for p in manifest.problems if p not in before.problems]
         for note in manifest.notes:
@@ -406,6 +410,25 @@ def _is_manifest(entry: os.DirEntry[str]) -> bool:
         return entry.is_file() or (entry.is_symlink() and is_dangling(Path(entry)))
     except OSError:
         return True
+
+
+def _with_check(manifest: Manifest, text: str) -> Manifest:
+    """Annotate Services that have no health check of their own."""
+    return replace(
+        manifest,
+        objects={
+            key: _checked(found, text) if isinstance(found, objects.Service) else found
+            for key, found in manifest.objects.items()
+        },
+    )
+
+
+def _checked(service: objects.Service, text: str) -> objects.Service:
+    annotations = service.metadata.annotations or objects.ServiceAnnotations()
+    if annotations.health_check is not None:
+        return service
+    annotations = replace(annotations, health_check=text)
+    return replace(service, metadata=replace(service.metadata, annotations=annotations))
 
 
 def _with_kept(manifest: Manifest, before: Manifest) -> Manifest:

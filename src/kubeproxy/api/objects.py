@@ -14,6 +14,7 @@ PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
 ZONE_LABEL = "topology.kubernetes.io/zone"
 TRIGGER_TIME_ANNOTATION = "endpoints.kubernetes.io/last-change-trigger-time"
 ALGORITHM_ANNOTATION = "kubeproxy/algorithm"
+HEALTH_CHECK_ANNOTATION = "kubeproxy/health-check"
 WEIGHTS_ANNOTATION = "kubeproxy/weights"
 
 
@@ -44,6 +45,13 @@ ANNOTATIONS = (
         " `consistent-hash` or `least-connections`; without it the mode's default",
     ),
     KnownKey(
+        HEALTH_CHECK_ANNOTATION,
+        "Service",
+        "how this node checks each endpoint, and leaves out those that fail: `tcp`, `http /path`,"
+        " `https /path`, `udp` or `none`, then words like `interval=10s` and `fall=3`; see"
+        " [health checks](../guides/health-checks.md)",
+    ),
+    KnownKey(
         WEIGHTS_ANNOTATION,
         "EndpointSlice",
         "the share of each endpoint: `ADDRESS=WEIGHT` or `ZONE=WEIGHT`, separated by commas; 0 to"
@@ -71,6 +79,7 @@ class SliceLabels(_Object, frozen=True):
 
 class ServiceAnnotations(_Object, frozen=True):
     algorithm: str | None = field(default=None, name=ALGORITHM_ANNOTATION)
+    health_check: str | None = field(default=None, name=HEALTH_CHECK_ANNOTATION)
 
 
 class SliceAnnotations(_Object, frozen=True):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from kubeproxy.api import objects
-from kubeproxy.api.annotations import parse_algorithm, parse_weights
+from kubeproxy.api.annotations import parse_algorithm, parse_health_check, parse_weights
 from kubeproxy.facts.policy import DEFAULT_WEIGHT, NO_POLICY, Policy
 
 Value = TypeVar("Value")
@@ -25,6 +25,9 @@ def decode_policy(
     policy = Policy(
         algorithm=_value(
             objects.ALGORITHM_ANNOTATION, annotations.algorithm, parse_algorithm, problems
+        ),
+        health_check=_value(
+            objects.HEALTH_CHECK_ANNOTATION, annotations.health_check, parse_health_check, problems
         ),
     )
     return policy if policy != NO_POLICY else None
@@ -52,7 +55,7 @@ def decode_weights(
 
 
 def _value(
-    name: str, text: str | None, parse: Callable[[str], Value], problems: list[str]
+    name: str, text: str | None, parse: Callable[[str], Value | None], problems: list[str]
 ) -> Value | None:
     """The value of one annotation; None if it is not there, or is wrong."""
     if text is None:

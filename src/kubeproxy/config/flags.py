@@ -171,6 +171,7 @@ _LOGGING_FLAGS = (
 
 EXTENSION_FLAGS = (
     _flag("manifests", kinds.STRING, EXTENSIONS, "A file or directory of Service, EndpointSlice and Node manifests to serve from instead of an API server; changes are applied live.", with_config=True),
+    _flag("health-check", kinds.STRING, EXTENSIONS, "With --manifests, how endpoints of all Services are checked that have no annotation kubeproxy/health-check of their own: 'tcp', 'http /path', 'https /path' or 'udp', then words like interval=10s; empty: not at all.", with_config=True),
     _flag("nftables-localhost-nodeports", kinds.BOOL, EXTENSIONS, "In nftables mode, make NodePorts reachable through 127.0.0.1.", with_config=True),
     _flag("ipvs-hostports-on-clusterips", kinds.BOOL, EXTENSIONS, "In ipvs mode, leave out the rule that rejects connections to the host's own ports on service addresses.", with_config=True),
     _flag("proxy-port-range", kinds.PORT_RANGE, EXTENSIONS, "In userspace mode, ports for the proxy's own listeners, as from-to or base+size; empty: any free port.", with_config=True),

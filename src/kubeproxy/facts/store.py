@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kubeproxy.facts.endpoint import (
     Endpoint,
@@ -44,7 +45,9 @@ class Store:
         self._slices: dict[ServiceName, dict[str, SliceFacts]] = {}
         self._slice_owner: dict[tuple[str, str], ServiceName] = {}
         self._pending_services: dict[ServiceName, _Pending] = {}
+        self._failing: dict[ServiceName, Mapping[str, str]] = {}
         self._dirty_by_slices: set[ServiceName] = set()
+        self._dirty_by_checks: set[ServiceName] = set()
         self._trigger_times: dict[ServiceName, list[float]] = {}
         self.slice_changes_pending = 0
 
@@ -54,7 +57,7 @@ class Store:
 
     @property
     def is_dirty(self) -> bool:
-        return bool(self._pending_services or self._dirty_by_slices)
+        return bool(self._pending_services or self._dirty_by_slices or self._dirty_by_checks)
 
     def names(self) -> frozenset[ServiceName]:
         """Every Service that has an object or slices."""
@@ -148,16 +151,35 @@ class Store:
 
     def rotation(self, name: ServiceName) -> Rotation:
         """What decides about the shares of one Service's endpoints."""
-        return merge_rotation(self._slices.get(name, {}).values())
+        found = merge_rotation(self._slices.get(name, {}).values())
+        failing = self._failing.get(name)
+        return replace(found, failing=failing) if failing else found
+
+    def failing(self, name: ServiceName) -> Mapping[str, str]:
+        """Return why endpoints of a Service fail their check, by endpoint."""
+        return self._failing.get(name, {})
+
+    def set_failing(self, name: ServiceName, failing: Mapping[str, str]) -> bool:
+        """Hold which endpoints fail their check. Return whether that differs from before."""
+        if failing == self.failing(name):
+            return False
+        self._failing.pop(name, None)
+        if failing:
+            self._failing[name] = failing
+        self._dirty_by_checks.add(name)
+        return True
 
     def take_dirty(self) -> Dirty:
         """Return what changed since the last call, and start a new dirty set."""
         dirty = Dirty(
-            services=frozenset(self._pending_services.keys() | self._dirty_by_slices),
+            services=frozenset(
+                self._pending_services.keys() | self._dirty_by_slices | self._dirty_by_checks
+            ),
             trigger_times={name: tuple(times) for name, times in self._trigger_times.items()},
         )
         self._pending_services.clear()
         self._dirty_by_slices.clear()
+        self._dirty_by_checks.clear()
         self._trigger_times.clear()
         self.slice_changes_pending = 0
         return dirty

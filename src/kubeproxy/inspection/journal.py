@@ -32,6 +32,8 @@ MOST_SERVICES = 1000
 """Of how many Services the last change is remembered: those that changed last."""
 MOST_SLICES = 200
 """Of how many changes of slices the endpoints are remembered. One may hold a thousand."""
+MOST_CHECKED = 500
+"""How many endpoints that began or ceased to fail their check are remembered."""
 
 
 _SliceChange = tuple[float, Family, SliceFacts | None, SliceFacts | None]
@@ -54,6 +56,9 @@ class Journal:
         self._forgotten = 0
         """The revision of the last change that is not remembered."""
         self._slices: deque[_SliceChange] = deque(maxlen=MOST_SLICES)
+        self._checked: deque[tuple[float, Family, ServiceName, str, str]] = deque(
+            maxlen=MOST_CHECKED
+        )
         self._succeeded: dict[Family, float] = {}
         self.round_count = 0
         self.repair_count = 0
@@ -88,6 +93,14 @@ class Journal:
         self._problems[key] = Problem(self._clock.time(), kind, name, reason)
         if len(self._problems) > MOST_PROBLEMS:
             del self._problems[next(iter(self._problems))]
+
+    def endpoint_checked(
+        self, family: Family, name: ServiceName, endpoint: str, reason: str
+    ) -> None:
+        """See sync.checks.CheckListener."""
+        now, event = self._clock.time(), "fails its" if reason else "passes its"
+        self._note(name, now, ("endpoint", endpoint, event, "health check"))
+        self._checked.append((now, family, name, endpoint, reason))
 
     def _note(self, name: ServiceName, at: float, words: tuple[str, ...]) -> None:
         changed = self._changed
@@ -153,7 +166,8 @@ class Journal:
 
     def services_with_endpoint_changes(self) -> set[ServiceName]:
         """Return the Services of which `endpoint_changes` may know something."""
-        return {name for change in self._slices for name in _services_of(change)}
+        checked = {name for _, _, name, _, _ in self._checked}
+        return checked | {name for change in self._slices for name in _services_of(change)}
 
     @property
     def revision(self) -> int:
@@ -169,12 +183,18 @@ class Journal:
 
     def endpoint_changes(self, family: Family, name: ServiceName) -> tuple[EndpointChange, ...]:
         """Return which endpoints of a Service changed lately, the oldest first."""
-        return tuple(
+        found = [
             found
             for change in self._slices
             if change[1] is family and name in _services_of(change)
             for found in _endpoint_changes(change)
-        )
+        ]
+        for at, of, service, endpoint, reason in self._checked:
+            if (of, service) == (family, name):
+                failing = f"failing: {reason}" if reason else "failing"
+                words = ("passing", failing) if reason else (failing, "passing")
+                found.append(EndpointChange(at, endpoint, *words))
+        return tuple(sorted(found, key=lambda change: change.at))
 
 
 def _round_of(report: RoundReport) -> Round:

@@ -30,6 +30,7 @@ from kubeproxy.inspection.types import (
     Status,
 )
 from kubeproxy.status.health import ProxyHealth
+from kubeproxy.sync.checks import HealthChecks
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.engine import Engine
 from kubeproxy.version import PACKAGE_VERSION
@@ -55,6 +56,7 @@ class Pages:
         health: ProxyHealth,
         journal: Journal,
         clock: Clock,
+        checks: HealthChecks | None = None,
     ) -> None:
         """`settings` are those that took effect: nothing in them is left to be found out."""
         self._settings = settings
@@ -64,6 +66,7 @@ class Pages:
         self._health = health
         self._journal = journal
         self._clock = clock
+        self._checks = checks
         self._started_at = clock.time()
         self._process = f"{os.getpid():x}-{round(self._started_at * 1000):x}"
         """Tells the marks of one run of the daemon from those of another."""
@@ -72,6 +75,7 @@ class Pages:
 
     def status(self) -> Status:
         rounds = self._journal.rounds()
+        checker = self._checks.checker if self._checks else None
         return Status(
             version=PACKAGE_VERSION,
             kubernetes=self._settings.version,
@@ -92,6 +96,8 @@ class Pages:
             repairs=self._journal.repair_count,
             rounds=self._journal.round_count,
             last_round=rounds[-1] if rounds else None,
+            checked=checker.targets if checker else 0,
+            failing=checker.failing if checker else 0,
         )
 
     def _family(self, engine: Engine) -> FamilyStatus:
@@ -190,6 +196,7 @@ class Pages:
             family=family,
             service=pipeline.store.service(name),
             slices=pipeline.store.slices(name),
+            failing=pipeline.store.failing(name),
             changed=self._journal.changed(name),
             endpoint_changes=changes,
             refused=refused,

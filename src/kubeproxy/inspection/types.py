@@ -144,7 +144,8 @@ class Status(Struct, frozen=True):
     """The proxy as a whole.
 
     `config` is the configuration as a v1alpha1 document, and `extensions` the flags of our own:
-    with both, `kpctl` makes the same settings.
+    with both, `kpctl` makes the same settings. `checked` counts addresses whose health is checked,
+    and `failing` those of them that fail.
     """
 
     version: str
@@ -163,6 +164,8 @@ class Status(Struct, frozen=True):
     repairs: int
     rounds: int
     last_round: Round | None = None
+    checked: int = 0
+    failing: int = 0
 
 
 class CarriedConnections(Struct, frozen=True):
@@ -183,7 +186,8 @@ class Held(Struct, frozen=True, omit_defaults=True):
     """One Service as the daemon holds it in one family.
 
     `service` is None where slices name a Service that does not exist or is not served here.
-    `learned` is what rendering depends on besides the facts (in userspace mode: its ports).
+    `failing` has the reason by endpoint, of those that fail their health check. `learned` is what
+    rendering depends on besides the facts (in userspace mode: its ports).
     """
 
     name: ServiceName
@@ -194,6 +198,7 @@ class Held(Struct, frozen=True, omit_defaults=True):
     endpoint_changes: tuple[EndpointChange, ...] = ()
     refused: tuple[Refused, ...] = ()
     learned: Raw = Raw(b"null")
+    failing: Mapping[str, str] = {}
 
 
 class Changes(Struct, frozen=True):

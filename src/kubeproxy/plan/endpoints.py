@@ -6,11 +6,12 @@ the reason why it was made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from kubeproxy.facts.endpoint import Endpoint
+from kubeproxy.facts.policy import Rotation
 from kubeproxy.plan.types import Excluded, Pool
 
 READY = "ready"
@@ -19,6 +20,7 @@ LOCAL_READY = "ready on this node"
 LOCAL_TERMINATING_FALLBACK = "serving while terminating on this node: none here is ready"
 
 NO_SHARE = "weight 0: takes no new connection"
+FAILS = "fails its health check"
 
 HINTS_IGNORED = "hints ignored"
 HINTS_INCOMPLETE = "a ready endpoint has none"
@@ -63,7 +65,7 @@ def choose_endpoints(
         cluster=cluster,
         local=local,
         reachable=_union(endpoints, cluster, local) if uses_cluster else local.endpoints,
-        has_endpoints=bool(cluster) or any(e.is_ready or _is_draining(e) for e in endpoints),
+        has_endpoints=bool(cluster) or any(map(may_serve, endpoints)),
         notes=topology.notes if uses_cluster else (),
     )
 
@@ -71,6 +73,11 @@ def choose_endpoints(
 def _same_if_all(endpoints: tuple[Endpoint, ...], chosen: list[Endpoint]) -> tuple[Endpoint, ...]:
     """Those chosen: the very tuple if that is all of them, for the sake of memory."""
     return endpoints if len(chosen) == len(endpoints) else tuple(chosen)
+
+
+def may_serve(endpoint: Endpoint) -> bool:
+    """Is it ready, or the fallback if none is?"""
+    return endpoint.is_ready or _is_draining(endpoint)
 
 
 def _is_draining(endpoint: Endpoint) -> bool:
@@ -128,22 +135,24 @@ def _apply_hints(ready: tuple[Endpoint, ...], node_name: str, zone: str) -> _Top
 
 
 def excluded_endpoints(
-    endpoints: Sequence[Endpoint], choice: Choice, weights: Mapping[str, int] = {}
+    endpoints: Sequence[Endpoint], choice: Choice, rotation: Rotation
 ) -> tuple[Excluded, ...]:
     """Every endpoint in no pool, with the reason."""
     if len(choice.reachable) == len(endpoints):
         return ()
     reachable = {id(e) for e in choice.reachable}
     return tuple(
-        Excluded(e.text, _why_excluded(e, choice, weights))
+        Excluded(e.text, _why_excluded(e, choice, rotation))
         for e in endpoints
         if id(e) not in reachable
     )
 
 
-def _why_excluded(endpoint: Endpoint, choice: Choice, weights: Mapping[str, int]) -> str:
-    if weights.get(endpoint.address) == 0 and (endpoint.is_ready or endpoint.is_serving):
+def _why_excluded(endpoint: Endpoint, choice: Choice, rotation: Rotation) -> str:
+    if rotation.weights.get(endpoint.address) == 0 and (endpoint.is_ready or endpoint.is_serving):
         return NO_SHARE
+    if endpoint.text in rotation.failing and may_serve(endpoint):
+        return f"{FAILS}: {rotation.failing[endpoint.text]}"
     if endpoint.is_ready:
         if choice.cluster:
             return f"not {choice.cluster.reason}"

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.plan.balance import NOT_SUPPORTED
-from kubeproxy.plan.endpoints import HINTS_IGNORED, HINTS_INCOMPLETE
+from kubeproxy.plan.endpoints import FAILS, HINTS_IGNORED, HINTS_INCOMPLETE
+from kubeproxy.plan.health import ALL_FAIL
 from kubeproxy.plan.limits import REFUSED
 from kubeproxy.plan.types import Frontend, ServicePlan, Verdict
 
@@ -29,9 +30,13 @@ def no_local_endpoints(plans: Sequence[ServicePlan]) -> str:
     ]
     if not dropped:
         return ""
-    more = len(dropped) - _MOST_PLACES
-    places = ", ".join(dropped[:_MOST_PLACES]) + (f" and {more} more" if more > 0 else "")
+    places = _some(dropped, ", ")
     return f"no endpoint is on this node and the policy is Local: {places} is dropped here"
+
+
+def _some(texts: Sequence[str], separator: str) -> str:
+    more = len(texts) - _MOST_PLACES
+    return separator.join(texts[:_MOST_PLACES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _place(frontend: Frontend) -> str:
@@ -88,3 +93,23 @@ def ignored_hints(plans: Sequence[ServicePlan]) -> str:
         if HINTS_IGNORED in note and (plan.hairpin or not note.endswith(HINTS_INCOMPLETE))
     ]
     return "; ".join(dict.fromkeys(found))
+
+
+def failing_endpoints(plans: Sequence[ServicePlan]) -> str:
+    """Which endpoints fail their check and are left out. Only nodes with an endpoint report that.
+
+    A dead endpoint is dead for every node, and five thousand need not report the same.
+    """
+    found = [
+        f"{excluded.what} {excluded.reason}"
+        for plan in plans
+        if plan.hairpin
+        for excluded in plan.excluded
+        if excluded.reason.startswith(FAILS)
+    ]
+    return _some(list(dict.fromkeys(found)), "; ")
+
+
+def all_endpoints_fail(plans: Sequence[ServicePlan]) -> str:
+    """That every endpoint fails its check, and all are used."""
+    return _notes_with(ALL_FAIL, plans)

@@ -23,6 +23,7 @@ from kubeproxy.plan.balance import (
     with_weights,
 )
 from kubeproxy.plan.endpoints import Choice, choose_endpoints, excluded_endpoints
+from kubeproxy.plan.health import check_of, passing
 from kubeproxy.plan.limits import admit_addresses, admit_endpoints
 from kubeproxy.plan.types import (
     Excluded,
@@ -67,14 +68,15 @@ def _plan_port(
         service.is_external_policy_local and accessible
     )
     taking, quiesced = taking_part(endpoints, rotation.weights)
+    health = passing(service, port.protocol, taking, rotation)
     choice = choose_endpoints(
-        taking,
+        health.endpoints,
         uses_cluster=uses_cluster,
         uses_local=uses_local,
         node_name=node.name,
         zone=node.zone,
     )
-    serving, lingering = _flow_endpoints(port, endpoints)
+    serving, lingering = _flow_endpoints(port, endpoints, health.rotation.failing)
     return ServicePlan(
         id=service.port_id(port),
         cluster_ip=service.cluster_ip,
@@ -87,6 +89,7 @@ def _plan_port(
         frontends=tuple(_frontends(service, port, choice, node, outside)),
         affinity_seconds=service.affinity_seconds,
         algorithm=effective_algorithm(service, node),
+        health_check=check_of(service, port.protocol),
         is_internal_policy_local=service.is_internal_policy_local,
         is_external_policy_local=service.is_external_policy_local,
         is_externally_accessible=accessible,
@@ -100,7 +103,7 @@ def _plan_port(
         quiesced=quiesced,
         excluded=(
             *refused,
-            *excluded_endpoints(endpoints, choice, rotation.weights),
+            *excluded_endpoints(endpoints, choice, health.rotation),
             *outside.excluded,
         ),
         notes=(
@@ -108,12 +111,13 @@ def _plan_port(
             *service.ignored,
             *rotation.ignored,
             *algorithm_notes(service, node),
+            *health.notes,
         ),
     )
 
 
 def _flow_endpoints(
-    port: PortFacts, endpoints: tuple[Endpoint, ...]
+    port: PortFacts, endpoints: tuple[Endpoint, ...], failing: Mapping[str, str]
 ) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
     """Return the endpoints that serve, and all that exist if none does.
 
@@ -121,7 +125,7 @@ def _flow_endpoints(
     """
     if port.protocol is not Protocol.UDP:
         return (), ()
-    serving = tuple(e for e in endpoints if e.is_serving)
+    serving = tuple(e for e in endpoints if e.is_serving and e.text not in failing)
     return serving, () if serving else endpoints
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import ServicePortId
-from kubeproxy.facts.policy import Algorithm
+from kubeproxy.facts.policy import Algorithm, HealthCheck
 
 
 class FrontendKind(StrEnum):
@@ -116,6 +116,7 @@ class ServicePlan(Struct, frozen=True, gc=False):
     `hairpin` are those on this node, usable or not: each of them may reach itself through a
     frontend. `algorithm` is None for the mode's default. `quiesced` would be in a pool but for
     their weight of 0: open connections go on.
+    `health_check` is how endpoints of this port are checked.
     """
 
     id: ServicePortId
@@ -129,6 +130,7 @@ class ServicePlan(Struct, frozen=True, gc=False):
     frontends: tuple[Frontend, ...]
     affinity_seconds: int = 0
     algorithm: Algorithm | None = None
+    health_check: HealthCheck | None = None
     is_internal_policy_local: bool = False
     is_external_policy_local: bool = False
     is_externally_accessible: bool = False

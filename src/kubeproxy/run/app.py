@@ -14,7 +14,9 @@ from traceback import extract_tb
 
 from msgspec import Struct
 
+from kubeproxy.api.annotations import parse_health_check
 from kubeproxy.api.manifests import ManifestSource
+from kubeproxy.api.objects import HEALTH_CHECK_ANNOTATION
 from kubeproxy.api.source import Source
 from kubeproxy.config.command import Settings
 from kubeproxy.config.write import write_config
@@ -160,8 +162,9 @@ async def remove_leftovers(mode: AnyMode) -> None:
 
 def open_source(settings: Settings, metrics: Metrics) -> Source:
     """Return where objects come from, by the flags. Requests are counted in the metrics."""
+    health_check = checked_health_check(settings)
     if settings.extensions.text("manifests"):
-        return ManifestSource(Path(settings.extensions.text("manifests")))
+        return ManifestSource(Path(settings.extensions.text("manifests")), health_check)
     # aiohttp and TLS are not needed for manifests.
     from kubeproxy.api.api_server import ApiServerOptions, ApiServerSource
 
@@ -175,6 +178,23 @@ def open_source(settings: Settings, metrics: Metrics) -> Source:
         streams=settings.gates.enabled("WatchListClient"),
     )
     return ApiServerSource.open(options, MetricObserver(metrics))
+
+
+def checked_health_check(settings: Settings) -> str:
+    """Return --health-check. Raises ConfigError if it cannot be understood, or has no effect."""
+    text = settings.extensions.text("health-check")
+    if not text:
+        return ""
+    try:
+        parse_health_check(text)
+    except ValueError as error:
+        raise ConfigError(f"--health-check: {error}") from None
+    if not settings.extensions.text("manifests"):
+        raise ConfigError(
+            "--health-check is for Services of --manifests; with an API server, annotate the"
+            f" Services that are to be checked: {HEALTH_CHECK_ANNOTATION}: {text}"
+        )
+    return text
 
 
 def _adjust_oom_score(value: int) -> None:

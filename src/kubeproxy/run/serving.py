@@ -49,10 +49,12 @@ from kubeproxy.status.refused_targets import RefusedTargets
 from kubeproxy.status.service_counters import ServiceCounters
 from kubeproxy.status.service_events import ServiceEvents
 from kubeproxy.status.service_health import ServiceHealth
+from kubeproxy.sync.checks import HealthChecks
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.engine import FULL_SYNC_SECONDS, Engine, EngineTimes
 from kubeproxy.sync.flows import FlowCleaner, RoundsFirst
 from kubeproxy.sync.intake import Intake
+from kubeproxy.sync.pipeline import PlanListener
 from kubeproxy.version import COMMIT, PACKAGE_VERSION
 
 logger = get_logger(__name__)
@@ -116,8 +118,11 @@ class Proxy:
             journal=journal,
             first_sync_done=self._first_sync_done,
         )
-        has_events = settings.extensions.is_on("service-events")
-        service_events = ServiceEvents(self._recorder) if has_events else None
+        self._checks = HealthChecks(journal)
+        metrics.serve_health_checks(self._checks)
+        plan_listeners: list[PlanListener] = [self._checks, RefusedTargets()]
+        if settings.extensions.is_on("service-events"):
+            plan_listeners.append(ServiceEvents(self._recorder))
         turns = RoundsFirst()
         self._flows = {
             family: FlowCleaner(
@@ -133,10 +138,11 @@ class Proxy:
                 listener=self._reporter,
                 flows=self._flows[family],
                 times=_times(settings, mode),
-                plan_listener=RefusedTargets(then=service_events),
+                plan_listeners=plan_listeners,
             )
             for family, node in nodes.items()
         }
+        self._checks.report_to(self._engines)
         self._intake = Intake(
             self._engines,
             prepared.node_name,
@@ -156,6 +162,7 @@ class Proxy:
             health=self._health,
             journal=journal,
             clock=clock,
+            checks=self._checks,
         )
         place = self._settings.extensions.text("inspection-socket")
         return InspectionServer(place, inspection_handler(pages))
@@ -210,6 +217,7 @@ class Proxy:
                 await self._record_failure(failure)
             raise failure from None
         finally:
+            self._checks.close()
             for backend in self._prepared.backends.values():
                 await backend.close()
 

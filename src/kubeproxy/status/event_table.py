@@ -114,6 +114,26 @@ EVENTS = (
         is_upstream=False,
     ),
     EventSpec(
+        "EndpointsUnhealthy",
+        WARNING,
+        "Plan",
+        "Service",
+        "Endpoints fail the health check of the Service, for the reasons in the note, and get no"
+        " new connections. Recorded by nodes with an endpoint of this Service. Only with"
+        " --service-events.",
+        is_upstream=False,
+    ),
+    EventSpec(
+        "AllEndpointsUnhealthy",
+        WARNING,
+        "Plan",
+        "Service",
+        "Every endpoint fails its health check, so all are used as if there were none. If they do"
+        " work, the check is wrong, or this node cannot reach them. Recorded by nodes with an"
+        " endpoint of this Service. Only with --service-events.",
+        is_upstream=False,
+    ),
+    EventSpec(
         "RulesRepaired",
         WARNING,
         "Repair",

@@ -250,6 +250,27 @@ SERVICE_COUNTERS = (
 )
 """Only with --service-metrics. They are collected: see `service_counters`."""
 
+HEALTH_CHECKS = (
+    MetricSpec(
+        "kubeproxy_health_checks_total",
+        "counter",
+        "Health checks of endpoints that have ended, by kind of check and result",
+        ("kind", "result"),
+    ),
+    MetricSpec(
+        "kubeproxy_health_check_endpoints",
+        "gauge",
+        "Addresses and ports whose health is checked, each once per distinct check",
+        ("state",),
+    ),
+    MetricSpec(
+        "kubeproxy_health_checks_waiting",
+        "gauge",
+        "Health checks that are due and wait, because too many are under way",
+    ),
+)
+"""Only while a Service asks for checks. They are collected: see `check_counters`."""
+
 _VERB_HOST = ("verb", "host")
 
 CLIENT = (

@@ -14,11 +14,13 @@ from typing import TypeAlias
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 
 from kubeproxy.facts.ids import Family
+from kubeproxy.status.check_counters import CheckCounters
 from kubeproxy.status.collectors import OnlyStartTime, PacketCount, PacketCounters
 from kubeproxy.status.exposition import encode, negotiate
 from kubeproxy.status.metric_table import SLIS, TABLE, MetricSpec
 from kubeproxy.status.process import ProcessCollector
 from kubeproxy.status.service_counters import ServiceCounters
+from kubeproxy.sync.checks import HealthChecks
 from kubeproxy.sync.report import FlowReport, RoundReport
 
 Live: TypeAlias = Counter | Gauge | Histogram
@@ -194,6 +196,10 @@ class Metrics:
     def serve_service_counters(self, counters: ServiceCounters) -> None:
         """Show counters per Service as well."""
         self._registry.register(counters)
+
+    def serve_health_checks(self, checks: HealthChecks) -> None:
+        """Show what health checks of endpoints have found, if there are any."""
+        self._registry.register(CheckCounters(checks))
 
     def families(self) -> Iterator[Metric]:
         """Return everything /metrics shows, as of now."""

@@ -13,7 +13,7 @@ from kubeproxy.logs import get_logger
 from kubeproxy.logs.limit import LogLimit
 from kubeproxy.plan.findings import refused_addresses
 from kubeproxy.plan.types import ServicePlan
-from kubeproxy.sync.pipeline import Pipeline, PlanListener
+from kubeproxy.sync.pipeline import Pipeline
 
 logger = get_logger(__name__)
 
@@ -23,9 +23,7 @@ MOST_PER_MINUTE = 60
 class RefusedTargets:
     """Compares what was refused of a Service with what was refused before."""
 
-    def __init__(self, then: PlanListener | None = None, limit: LogLimit | None = None) -> None:
-        """`then` gets the same notifications."""
-        self._then = then
+    def __init__(self, limit: LogLimit | None = None) -> None:
         self._limit = limit or LogLimit(burst=MOST_PER_MINUTE)
 
     def replanned(
@@ -35,5 +33,3 @@ class RefusedTargets:
             found = refused_addresses(pipeline.plans_of(name))
             if found and found != refused_addresses(before) and self._limit.is_due():
                 logger.error(found, "Addresses of a Service are refused", service=name)
-        if self._then is not None:
-            self._then.replanned(pipeline, replaced)

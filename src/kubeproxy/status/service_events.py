@@ -14,6 +14,8 @@ from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.logs.limit import LogLimit
 from kubeproxy.plan.claims import Claims, Conflict
 from kubeproxy.plan.findings import (
+    all_endpoints_fail,
+    failing_endpoints,
     ignored_hints,
     invalid_annotations,
     is_refused_here,
@@ -69,6 +71,16 @@ class ServiceEvents:
         if note and note != unsupported_algorithm(before) and self._limit.is_due():
             self._recorder.record(
                 service, type=WARNING, reason="AlgorithmNotSupported", action="Plan", note=note
+            )
+        note = failing_endpoints(after)
+        if note and note != failing_endpoints(before) and self._limit.is_due():
+            self._recorder.record(
+                service, type=WARNING, reason="EndpointsUnhealthy", action="Plan", note=note
+            )
+        note = all_endpoints_fail(after)
+        if note and not all_endpoints_fail(before) and self._limit.is_due():
+            self._recorder.record(
+                service, type=WARNING, reason="AllEndpointsUnhealthy", action="Plan", note=note
             )
         note = ignored_hints(after)
         if note and not ignored_hints(before) and self._limit.is_due():

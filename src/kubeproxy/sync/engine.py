@@ -19,7 +19,7 @@ Nothing is replayed after a failure: the difference is computed again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Protocol
 
@@ -115,12 +115,12 @@ class Engine:
         listener: RoundListener,
         flows: FlowCleaner | None = None,
         times: EngineTimes | None = None,
-        plan_listener: PlanListener | None = None,
+        plan_listeners: Sequence[PlanListener] = (),
     ) -> None:
         """`flows` deletes those that become stale; without it they are left alone."""
         times = times or EngineTimes()
         self.family = backend.family
-        self.pipeline = Pipeline(backend, node, listener=plan_listener)
+        self.pipeline = Pipeline(backend, node, listeners=plan_listeners)
         self.backend = backend
         self._clock = clock
         self._listener = listener
@@ -176,6 +176,10 @@ class Engine:
     def delete_slice(self, namespace: str, name: str) -> bool:
         """Forget this EndpointSlice. Return whether it was known."""
         return self._request_if(self.pipeline.store.delete_slice(namespace, name))
+
+    def set_failing(self, name: ServiceName, failing: Mapping[str, str]) -> bool:
+        """Hold which endpoints fail their check. Return whether that differs from before."""
+        return self._request_if(self.pipeline.store.set_failing(name, failing))
 
     def slice(self, namespace: str, name: str) -> SliceFacts | None:
         """Return the slice that is held under this name."""

@@ -6,7 +6,7 @@ interfere. Work stops at the first equality: same facts, same plan, same item.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from kubeproxy.facts.endpoint import Endpoint, PortKey
 from kubeproxy.facts.ids import Protocol as TransportProtocol
 from kubeproxy.facts.ids import ServiceName
 from kubeproxy.facts.node import NodeFacts, planning_facts
+from kubeproxy.facts.policy import FULL_ROTATION, Rotation
 from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.facts.store import Store
 from kubeproxy.modes.base import (
@@ -31,6 +32,7 @@ from kubeproxy.modes.base import (
     Owner,
 )
 from kubeproxy.plan.frontends import Frontends
+from kubeproxy.plan.health import passing
 from kubeproxy.plan.limits import admit_endpoints
 from kubeproxy.plan.service import plan_service
 from kubeproxy.plan.types import ServicePlan
@@ -68,10 +70,10 @@ class Pipeline:
         node: NodeFacts,
         *,
         is_large: bool | None = None,
-        listener: PlanListener | None = None,
+        listeners: Sequence[PlanListener] = (),
     ) -> None:
         """`is_large` is whether the cluster counts as large; by default its endpoints decide."""
-        self._listener = listener
+        self._listeners = listeners
         self._forced_large = is_large
         self.store = Store()
         self.ledger: Ledger[Owner, AnyItem, AnyValue] = Ledger()
@@ -160,8 +162,8 @@ class Pipeline:
             for name, before in replaced.items()
             for change in _udp_changes(before, self._plans.get(name, ()))
         ]
-        if self._listener is not None:
-            self._listener.replanned(self, replaced)
+        for listener in self._listeners:
+            listener.replanned(self, replaced)
         faults = {
             name: text
             for name, text in self.faults.items()
@@ -201,8 +203,9 @@ class Pipeline:
             self._forget_health(name)
             return ()
         endpoints = self.store.endpoints(name)
-        self._note_health(facts, endpoints)
-        return plan_service(facts, endpoints, self._planning_node, self.store.rotation(name))
+        rotation = self.store.rotation(name)
+        self._note_health(facts, endpoints, rotation)
+        return plan_service(facts, endpoints, self._planning_node, rotation)
 
     def _count(self, plans: tuple[ServicePlan, ...], sign: int) -> None:
         """Keep cluster-wide totals up to date without walking the cluster."""
@@ -254,13 +257,26 @@ class Pipeline:
                     self._render(plan)
 
     def _note_health(
-        self, facts: ServiceFacts, endpoints: Mapping[PortKey, tuple[Endpoint, ...]]
+        self,
+        facts: ServiceFacts,
+        endpoints: Mapping[PortKey, tuple[Endpoint, ...]],
+        rotation: Rotation,
     ) -> None:
         if not facts.health_check_node_port:
             self._forget_health(facts.name)
             return
         self.health_check_ports[facts.name] = facts.health_check_node_port
-        self.local_ready[facts.name] = count_local_ready(endpoints, self._planning_node)
+        self.local_ready[facts.name] = count_local_ready(facts, self._admit(endpoints), rotation)
+
+    def targets(self, name: ServiceName) -> Mapping[PortKey, tuple[Endpoint, ...]]:
+        """The endpoints of a Service that may be targets, whatever their condition."""
+        return self._admit(self.store.endpoints(name))
+
+    def _admit(
+        self, endpoints: Mapping[PortKey, tuple[Endpoint, ...]]
+    ) -> Mapping[PortKey, tuple[Endpoint, ...]]:
+        node = self._planning_node
+        return {key: admit_endpoints(found, node)[0] for key, found in endpoints.items()}
 
     def _forget_health(self, name: ServiceName) -> None:
         self.health_check_ports.pop(name, None)
@@ -288,10 +304,20 @@ def sink_accepts(sink: AnySink) -> Callable[[AnyItem], bool]:
     return lambda item: isinstance(item, sink.item_types)
 
 
-def count_local_ready(endpoints: Mapping[PortKey, tuple[Endpoint, ...]], node: NodeFacts) -> int:
-    """Distinct addresses of ready endpoints on this node that may be targets, over all ports."""
-    admitted = (admit_endpoints(found, node)[0] for found in endpoints.values())
-    return len({e.address for found in admitted for e in found if e.is_ready and e.is_local})
+def count_local_ready(
+    facts: ServiceFacts,
+    endpoints: Mapping[PortKey, tuple[Endpoint, ...]],
+    rotation: Rotation = FULL_ROTATION,
+) -> int:
+    """Distinct addresses of ready endpoints on this node that pass their check, over all ports."""
+    return len(
+        {
+            endpoint.address
+            for key, found in endpoints.items()
+            for endpoint in passing(facts, key.protocol, found, rotation).endpoints
+            if endpoint.is_ready and endpoint.is_local
+        }
+    )
 
 
 def _udp_changes(
