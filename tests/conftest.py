@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from hypothesis import HealthCheck, settings
 from tests.support.effort import examples
 from tests.support.groups import GroupScheduling, rank_of
 from tests.support.host import PROGRAMS, Host
+from tests.support.logged import Log, Logging
 from tests.support.waiting import LIMIT_SECONDS
 
 from kpctl.places.network import PrivateNetwork
+from kubeproxy.logs import LogOptions, setup_logging, stop_logging
 
 # How long an example takes says something about the machine, not about the program.
 settings.register_profile(
@@ -69,3 +72,18 @@ def host(tmp_path: Path) -> Iterator[Host]:
     finally:
         made.close()
         network.close()
+
+
+@pytest.fixture
+def logging(capfd: pytest.CaptureFixture[str]) -> Logging:
+    @contextmanager
+    def context() -> Iterator[Log]:
+        log = Log()
+        setup_logging(LogOptions())
+        try:
+            yield log
+        finally:
+            stop_logging()
+            log.text = capfd.readouterr().err
+
+    return context

@@ -50,7 +50,7 @@ def _run(settings: Settings, signals: Signals) -> int:
     interruption = app.interruption_of(settings)
     signals.use(loop, code=interruption.code, last_words=interruption.log)
     try:
-        loop.run_until_complete(app.run(settings))
+        loop.run_until_complete(app.run(settings, signals))
     except ProxyError as error:
         logger.error(error, "Error running ProxyServer")
         logger.error(error, "command failed")

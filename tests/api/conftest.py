@@ -5,39 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 
 import msgspec
 import pytest
-from tests.support.logged import Log, Logging
 
 from kpctl.apiserver.build import NoGo, built
 from kpctl.apiserver.pki import Pki, make_authority
 from kpctl.apiserver.real import RealApiServer
 from kpctl.apiserver.small import SmallApiServer
 from kpctl.places.network import PrivateNetwork
-from kubeproxy.logs import LogOptions, setup_logging, stop_logging
 
 
 @pytest.fixture
 async def api() -> AsyncIterator[SmallApiServer]:
     async with SmallApiServer().serving() as server:
         yield server
-
-
-@pytest.fixture
-def logging(capfd: pytest.CaptureFixture[str]) -> Logging:
-    @contextmanager
-    def context() -> Iterator[Log]:
-        log = Log()
-        setup_logging(LogOptions())
-        try:
-            yield log
-        finally:
-            stop_logging()
-            log.text = capfd.readouterr().err
-
-    return context
 
 
 @pytest.fixture(scope="session")

@@ -155,6 +155,26 @@ async def test_changes_in_the_cluster_reach_the_kernel(
         assert f'"name": "{NODE}' in json.dumps(events)
 
 
+async def test_a_second_daemon_records_an_event_and_is_fed_while_it_waits(
+    real: RealApiServer, web: ApiAdmin, tmp_path: Path
+) -> None:
+    """It has all objects when the first one ends, and takes over from it with what is new."""
+    kubeconfig = f"--kubeconfig={real.kubeconfig()}"
+    with running(tmp_path / "first", kubeconfig) as first:
+        await until(mentions("10.1.50.1"), first)
+        with running(tmp_path / "second", kubeconfig) as second:
+
+            async def has_event() -> bool:
+                events = await web.get("/apis/events.k8s.io/v1/namespaces/default/events")
+                return '"AnotherProxy"' in json.dumps(events)
+
+            await waiting.until_async(has_event, second.log.read_text)
+            assert second.ended() is None
+            first.kill()
+            await web.patch(f"{SLICES}/web", endpoints("10.1.50.7"))
+            await until(mentions("10.1.50.7"), second)
+
+
 async def test_an_outage_keeps_the_rules_and_ends_without_a_flush(
     real: RealApiServer, web: ApiAdmin, tmp_path: Path
 ) -> None:

@@ -158,6 +158,7 @@ EXTENSION_SAMPLES = {
     "udp-timeout": ("1s", Duration.of_seconds(1)),
     "xtables-lock-timeout": ("9s", Duration.of_seconds(9)),
     "iptables-variant": ("legacy", "legacy"),
+    "wait-for-other-proxy": ("false", False),
     "service-events": ("true", True),
     "service-metrics": ("20", 20),
     "keep-privileges": ("true", True),

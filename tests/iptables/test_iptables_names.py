@@ -9,7 +9,7 @@ import pytest
 from kubeproxy.config.types import KubeProxyConfiguration, KubeProxyIPTablesConfiguration
 from kubeproxy.facts.ids import Protocol, ServicePortId
 from kubeproxy.modes.iptables import names
-from kubeproxy.modes.iptables.cleanup import cleanup_input, has_evidence
+from kubeproxy.modes.iptables.cleanup import REMOVAL, has_evidence
 from kubeproxy.modes.iptables.rules.recognise import identify
 from kubeproxy.modes.iptables.rules.respell import respell
 from kubeproxy.modes.iptables.scaffold import OWN_JUMPS, SCOPE
@@ -105,8 +105,8 @@ def test_the_protocol_tells_two_ports_of_one_name_apart() -> None:
 
 def test_clean_up_of_nothing_is_nothing() -> None:
     """A table without anything of ours is left alone, foreign chains included."""
-    assert cleanup_input(TableText("nat")) == ""
-    assert cleanup_input(TableText("filter", {"KUBE-FIREWALL": "-", "DOCKER": "-"})) == ""
+    assert REMOVAL.compose(TableText("nat")) == ""
+    assert REMOVAL.compose(TableText("filter", {"KUBE-FIREWALL": "-", "DOCKER": "-"})) == ""
 
 
 def test_chains_that_ipvs_mode_has_too_are_no_sign_of_this_mode() -> None:
@@ -126,7 +126,7 @@ def test_clean_up_detaches_only_what_is_there() -> None:
         {"POSTROUTING": "ACCEPT", "KUBE-POSTROUTING": "-", "KUBE-SEP-AAAAAAAAAAAAAAAA": "-"},
         {"POSTROUTING": f"-A POSTROUTING {jump.rule}\n-A POSTROUTING -j MINE\n"},
     )
-    assert cleanup_input(table) == (
+    assert REMOVAL.compose(table) == (
         "*nat\n"
         ":KUBE-POSTROUTING - [0:0]\n"
         ":KUBE-SEP-AAAAAAAAAAAAAAAA - [0:0]\n"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
 from tests.support.waiting import until
 
 from kpctl.flows.flow import load_flow
@@ -16,6 +17,7 @@ from kpctl.flows.lab_run import LabRunner
 from kpctl.flows.library import find_flow
 from kpctl.flows.objects import World
 from kpctl.flows.run import families_of
+from kpctl.flows.switches import Kind, switch
 from kpctl.lab.cluster import Lab
 from kpctl.lab.proxy import Proxies
 from kpctl.lab.topology import parse_topology
@@ -62,3 +64,16 @@ async def _run_flows(folder: Path, names: list[str]) -> dict[str, list[str]]:
                 except Exception:
                     results[name] = [traceback.format_exc()]
     return results
+
+
+def switch_modes(folder: str, before: str, after: str) -> object:
+    """One change of mode under load: the connections made, and what is wrong, in sentences."""
+    return asyncio.run(_switch_modes(Path(folder), Kind(before), Kind(after)))
+
+
+async def _switch_modes(folder: Path, before: Kind, after: Kind) -> list[object]:
+    assert await load_module("br_netfilter") == ""
+    topology = parse_topology((folder / "topology.yaml").read_text())
+    before = replace(before, is_overlapping=before.mode == "userspace")
+    outcome = await switch(topology, before, after)
+    return [outcome.connections, list(outcome.wrong)]

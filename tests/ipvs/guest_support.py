@@ -10,15 +10,16 @@ from pathlib import Path
 from tests.support.objects_text import service_text, slice_text
 
 from kpctl.look.apply import apply_once
-from kpctl.look.offline import OfflineRequest
+from kpctl.look.offline import OfflineRequest, read_input
 from kubeproxy.errors import ProxyError
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.ipvs.wire import Service
+from kubeproxy.modes.base import AnyMode, Running
 from kubeproxy.modes.ipvs.check import check, open_ipvs
 from kubeproxy.modes.ipvs.cleanup import cleanup
 from kubeproxy.modes.ipvs.options import DEFAULT_SCHEDULER, Options
 from kubeproxy.modes.registry import load_mode
-from kubeproxy.run.app import remove_leftovers
+from kubeproxy.modes.traces import find_traces
 from kubeproxy.sync.clock import SystemClock
 
 ONLY_IPTABLES = ("KUBE-SVC-", "KUBE-SEP-", "KUBE-EXTERNAL-SERVICES", "KUBE-PROXY-CANARY")
@@ -76,9 +77,23 @@ async def _switch_from_iptables() -> list[object]:
     ]
 
 
+async def _retire_others(request: OfflineRequest, mode: AnyMode) -> None:
+    """Remove what other modes have left, as the daemon does after its first sync."""
+    settings = read_input(request).settings
+    options = mode.options(settings.config, await mode.resolve(settings.extensions))
+    backends = [mode.create(family, options) for family in Family]
+    for backend in backends:
+        await backend.probe()
+        for sink in backend.kernel_sinks:
+            await sink.read()
+    running = Running(mode.name, tuple(backends))
+    for name in find_traces(running):
+        assert (await load_mode(name).retire(running)).problems == ()
+
+
 async def _sync(request: OfflineRequest, mode: str) -> str:
     loaded = load_mode(mode)
-    await remove_leftovers(loaded)
     await apply_once(request, loaded, SystemClock())
+    await _retire_others(request, loaded)
     saved = subprocess.run(["iptables-save"], check=True, capture_output=True, text=True).stdout
     return "".join(line for line in saved.splitlines(keepends=True) if not line.startswith("#"))

@@ -8,7 +8,7 @@ from kubeproxy.errors import Unsupported
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.ipvs.table import Ipvs
 from kubeproxy.modes.ipvs.check import check, wanted_sysctls
-from kubeproxy.modes.ipvs.cleanup import has_evidence, rules_input
+from kubeproxy.modes.ipvs.cleanup import REMOVAL, has_evidence
 from kubeproxy.modes.ipvs.items import SetEntry, VirtualServer
 from kubeproxy.modes.ipvs.options import Options
 from kubeproxy.modes.ipvs.rules.ownership import Exclusions, find_traces
@@ -95,7 +95,7 @@ def test_clean_up_leaves_foreign_rules_and_chains_they_use() -> None:
     """A chain that a foreign rule leads to is emptied, but cannot be deleted."""
     (table,) = parse_save(SAVED)
     assert has_evidence([table])
-    assert rules_input(table) == (
+    assert REMOVAL.compose(table) == (
         "*filter\n"
         ":KUBE-FORWARD - [0:0]\n"
         ":KUBE-IPVS-FILTER - [0:0]\n"
@@ -114,7 +114,7 @@ def test_clean_up_leaves_the_iptables_mode_alone() -> None:
 
 def test_nothing_of_ours_means_nothing_to_do() -> None:
     (table,) = parse_save("*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n")
-    assert rules_input(table) == ""
+    assert REMOVAL.compose(table) == ""
 
 
 @pytest.mark.parametrize(

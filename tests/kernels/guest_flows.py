@@ -13,12 +13,13 @@ from pathlib import Path
 
 from tests.support.userspace_flows import for_userspace
 
-from kpctl.flows.flow import VARIANTS, Flow, Packets, SwitchMode, load_flow, parse_flow
+from kpctl.flows.flow import VARIANTS, Flow, load_flow
 from kpctl.flows.lab_run import LabRunner, as_it_is
 from kpctl.flows.library import find_flow
 from kpctl.flows.objects import World
 from kpctl.flows.ruleset import Ruleset
 from kpctl.flows.run import families_of
+from kpctl.flows.switches import Kind, switch
 from kpctl.lab.cluster import Lab
 from kpctl.lab.pace import scaled, slowness
 from kpctl.lab.sockets import has_kernel_sctp
@@ -41,18 +42,6 @@ DAMAGE = {
 }
 """What another program does to the rules of each mode."""
 COME_BACK_SECONDS = 60.0
-SWITCHED = """
-title: every mode after every other
-services:
-  web:
-    type: NodePort
-    ports: {http: "80 -> 8080, node port 31311"}
-    endpoints: [web-a1, web-b1]
-steps:
-  - packets:
-      client-a -> web:http: web-a1 or web-b1, 4 times
-      outside -> node-a:31311: web-a1 or web-b1, 4 times
-"""
 
 
 def run_flows(mode: str, runs: list[tuple[str, str]]) -> object:
@@ -60,14 +49,22 @@ def run_flows(mode: str, runs: list[tuple[str, str]]) -> object:
     return asyncio.run(_in_lab(mode, [(_flow(mode, name), variant) for name, variant in runs]))
 
 
-def switch_modes(modes: list[str]) -> object:
-    """What is wrong after each of these modes has taken over from the one before."""
-    first = parse_flow("switches", SWITCHED)
-    (packets,) = first.steps
-    assert isinstance(packets, Packets)
-    steps = [s for mode in modes[1:] for s in (SwitchMode({modes[0]: mode}), packets)]
-    flow = Flow("switches", first.title, first.services, (packets, *steps))
-    return asyncio.run(_in_lab(modes[0], [(flow, "dual")]))
+def switch_modes(before: str, after: str, upstream: str = "") -> object:
+    """One change of mode under load: the connections made, and what is wrong, in sentences.
+
+    `upstream` is the program for a mode of upstream's.
+    """
+    kinds = Kind(before, is_overlapping=before == "userspace"), Kind(after)
+    return asyncio.run(_switch_modes(*kinds, Path(upstream) if upstream else None))
+
+
+async def _switch_modes(before: Kind, after: Kind, upstream: Path | None) -> list[object]:
+    for module in MODULES:
+        await load_module(module)
+    topology = parse_topology(TOPOLOGY.read_text())
+    outcome = await switch(topology, before, after, upstream=upstream)
+    print(before.label, after.label, outcome.connections, outcome.wrong or "holds", flush=True)
+    return [outcome.connections, list(outcome.wrong)]
 
 
 def drift(mode: str) -> object:

@@ -134,7 +134,7 @@ def test_apply_notices_a_running_daemon(host: Host, tmp_path: Path, mode: str) -
     """Also one of another mode. Afterwards it is gone, however it ended."""
     write(host, "web.yaml", WEB)
     process = host.start("--proxy-mode=nftables")
-    until_programmed(host, SERVED)
+    host.until(lambda: '"Serving"' in host.log, "the first sync of both families")
     other = tmp_path / "other.yaml"
     other.write_text(BALANCED)
     before = rules(host)

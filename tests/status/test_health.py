@@ -143,3 +143,18 @@ def test_other_spellings_of_time() -> None:
     assert format_unix_date(NOON_NS - 14 * 86400 * SECOND) == "Sun Nov  1 12:00:00 UTC 2026"
     assert format_http_date(NOON_NS) == "Sun, 15 Nov 2026 12:00:00 GMT"
     assert format_uptime(3 * 3600 + 4 * 60 + 5) == "3 hr 04 min 05 sec"
+
+
+def test_no_sync_is_owed_while_another_proxy_serves() -> None:
+    """One that waits for its turn is alive and healthy, however long that takes."""
+    now = 0.0
+    health = ProxyHealth(60, monotonic=lambda: now, wall_ns=lambda: NOON_NS)
+    health.node_eligible = health.is_waiting = True
+    health.updated(V4)
+    health.queued(V4)
+    now = 1000.0
+    assert (health.healthz().code, health.livez().code) == (200, 200)
+    health.is_waiting = False
+    health.queued(V4)
+    now = 2000.0
+    assert (health.healthz().code, health.livez().code) == (503, 503)

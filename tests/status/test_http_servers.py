@@ -162,6 +162,13 @@ async def test_proxy_mode_is_plain_text() -> None:
     assert reply.headers["X-Content-Type-Options"] == "nosniff"
 
 
+async def test_a_waiting_proxy_names_no_mode() -> None:
+    """By its mode a proxy that programs the kernel is known to others."""
+    reply = await get("/proxyMode", Pages(Metrics("ipvs"), CONFIG, is_waiting=lambda: True))
+    assert reply.status == 503
+    assert reply.body == b"waiting for the end of another kube-proxy\n"
+
+
 async def test_configz_wraps_the_configuration() -> None:
     reply = await get("/configz")
     assert reply.body == b'{"kubeproxy.config.k8s.io":' + CONFIG + b"}"

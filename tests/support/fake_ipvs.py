@@ -124,6 +124,9 @@ class FakeIpset:
         self.entries_changed = 0
         self.listings = 0
 
+    def is_supported(self) -> bool:
+        return True
+
     def find(self, name: str) -> ListedSet | None:
         self.listings += 1
         held = self.sets.get(name)

@@ -47,6 +47,9 @@ class FakeXtables:
 
     async def restore(self, text: str) -> None:
         self.restores.append(text)
+        if "\n-E " in text:
+            # In nf_tables names mean, until the end of a commit, what they meant at its beginning.
+            assert not re.search("^(:|-[^E])", text, re.MULTILINE), "a renamed chain is used"
         table, working = "", {}
         for number, line in enumerate(text.splitlines(), 1):
             if line.startswith("*"):
@@ -124,7 +127,25 @@ def _points_to(specs: list[str], chain: str) -> bool:
     return any(f"-j {chain}" == spec[-len(chain) - 3 :] for spec in specs)
 
 
-_OPERATIONS = {"-A": _append, "-I": _insert, "-D": _delete, "-X": _delete_chain}
+def _rename(chains: dict[str, list[str]], chain: str, spec: str, number: int) -> None:
+    """Jumps follow: the kernel's lead to the chain, not to its name."""
+    if spec in chains:
+        _refuse(number, "File exists.")
+    for name, specs in chains.items():
+        chains[name] = [
+            f"{each.rpartition('-j ')[0]}-j {spec}" if _points_to([each], chain) else each
+            for each in specs
+        ]
+    chains[spec] = chains.pop(chain)
+
+
+_OPERATIONS = {
+    "-A": _append,
+    "-I": _insert,
+    "-D": _delete,
+    "-X": _delete_chain,
+    "-E": _rename,
+}
 
 _HOST = re.compile(r"(?<= -[sd] )([0-9a-f.:]+)(?= |$)")
 _PADDED = re.compile(r"0x0+(?=[1-9a-f])")

@@ -29,6 +29,7 @@ _FIRST = (
     "tests/ipvs/test_uml_golden.py",
     _BY_MODE,
     "tests/userspace/test_flows_userspace.py",
+    "tests/flows/test_mode_switches_kernel.py",
     "tests/flows/test_flows_reload.py",
     "API server",
     "user-mode kernel",

@@ -194,6 +194,22 @@ async def test_a_node_change_renders_everything_but_writes_only_differences() ->
     assert Listed("192.0.2.11") in rig.kernel.state
 
 
+async def test_flows_that_removed_rules_may_have_begun_are_looked_at_again() -> None:
+    """All UDP frontends, once, by the round that follows."""
+    rig = Rig()
+    rig.fill()
+    dns = port(53, name="dns", protocol=Protocol.UDP)
+    rig.store.set_service(service("kube-system/dns", ports=[dns]))
+    slice_ = endpoint_slice("kube-system/dns", [endpoint()], port_name="dns", protocol=Protocol.UDP)
+    rig.store.set_slice(slice_)
+    for _ in range(2):
+        await rig.engine.round()
+        await rig.flows.clean()
+        rig.engine.doubt_flows()
+    first, again = (set(search.destinations) for search in rig.conntrack.searches)
+    assert first == again
+
+
 async def test_latency_is_measured_from_the_trigger_time_even_over_a_failure() -> None:
     rig = Rig()
     rig.fill()

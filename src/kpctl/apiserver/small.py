@@ -11,6 +11,7 @@ import asyncio
 import base64
 import binascii
 import json
+import socket
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -91,14 +92,23 @@ class SmallApiServer:
 
     @asynccontextmanager
     async def serving(
-        self, *, port: int = 0, context: ssl.SSLContext | None = None
+        self,
+        *,
+        port: int = 0,
+        context: ssl.SSLContext | None = None,
+        listener: socket.socket | None = None,
     ) -> AsyncIterator[SmallApiServer]:
-        """Listen on loopback. The objects outlive it, so that a test can simulate an outage."""
+        """Listen on loopback, or by this socket, which may belong to another network namespace.
+
+        The objects outlive it, so that a test can simulate an outage.
+        """
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=context)
+        site: web.BaseSite = web.TCPSite(runner, "127.0.0.1", port, ssl_context=context)
+        if listener is not None:
+            site = web.SockSite(runner, listener, ssl_context=context)
         try:
             await site.start()
             self.url = f"{'https' if context else 'http'}://127.0.0.1:{runner.addresses[0][1]}"

@@ -65,14 +65,18 @@ def check_proxy(case: Case) -> Iterator[Finding]:
 def check_other_proxies(case: Case) -> Iterator[Finding]:
     if len(case.host.proxies) > 1:
         text = f"more than one runs in this network namespace: {', '.join(case.host.proxies)}"
-        yield failure("other proxies", text, "stop all but one: each undoes what the other does")
+        yield failure(
+            "other proxies",
+            text,
+            "stop all but one: the others wait for its end, or each undoes what the other does",
+        )
     others = [r for r in case.host.rule_sets if case.mode and r.mode != case.mode]
     for found in dict.fromkeys((r.mode, r.place) for r in others):
         mode, place = found
         yield failure(
             "other proxies",
             f"rules of {mode} mode are still there ({place})",
-            f"kpctl cleanup --mode {mode} removes them, if no program uses them",
+            "kube-proxy removes them after its first sync; if they stay, its log has the reason",
         )
     if len(case.host.proxies) <= 1 and not others:
         yield ok("other proxies", "no other kube-proxy, and no rules of another mode")

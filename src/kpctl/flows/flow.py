@@ -144,9 +144,15 @@ class ForeignRules(msgspec.Struct, frozen=True):
 
 
 class SwitchMode(msgspec.Struct, frozen=True):
-    """Restart the proxy in another mode, and check that nothing of the old one remains."""
+    """Restart the proxy in another mode, and check that nothing of the old one remains.
+
+    `is_overlapping`: the new one is started first and waits for the end of the old one. `flags` are
+    those of the new one besides the flow's own.
+    """
 
     other: Mapping[str, str]
+    is_overlapping: bool = False
+    flags: Mapping[str, str] = {}
 
 
 Step: TypeAlias = (
@@ -359,4 +365,7 @@ _VERBS: Mapping[str, Callable[[_Book, object], Step]] = {
     "clean up": lambda _book, _value: CleanUp(),
     "foreign rules": lambda _book, _value: ForeignRules(),
     "switch mode": lambda _, value: SwitchMode(msgspec.convert(value, dict[str, str])),
+    "hand over": lambda _, value: SwitchMode(
+        msgspec.convert(value, dict[str, str]), is_overlapping=True
+    ),
 }

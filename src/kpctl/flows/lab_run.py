@@ -55,6 +55,7 @@ from kpctl.flows.outcomes import Stickiness, check_outcomes
 from kpctl.flows.ruleset import Ruleset
 from kpctl.flows.run import services_at
 from kpctl.flows.text import Expected, Packet
+from kpctl.flows.upstream import PREFIX
 from kpctl.lab.cluster import Lab
 from kpctl.lab.pace import scaled
 from kpctl.lab.probe import Fate, Outcome, Target
@@ -63,11 +64,14 @@ from kubeproxy.api.objects import HEALTH_CHECK_ANNOTATION
 from kubeproxy.facts.ids import Family, Protocol
 
 PATIENCE_SECONDS = 30.0
+LEFTOVER_SECONDS = 300.0
+"""IPVS remembers a connection for two minutes after it has ended, and is looked at now and then."""
 _DROP_SECONDS = 0.4
 _REPLY_SECONDS = 2.0
 _ANSWER_SECONDS = 60.0
 """An answer ends the wait, so this costs time only where something is wrong."""
 _AT_ONCE = 32
+_VARIANT = "iptables-variant"
 _generations = count()
 
 
@@ -90,6 +94,8 @@ class LabRunner:
         self._lab = lab
         self._mode = mode
         self._settings = settings
+        self.connections = 0
+        """New connections that the loads of the last flow have made."""
         nodes = [node_manifest(node) for node in lab.topology.nodes]
         lab.proxies.write("cluster", [*nodes, service_cidr_manifest()])
 
@@ -97,7 +103,9 @@ class LabRunner:
         """Run the flow. Return what is wrong, in sentences."""
         run = _Run(self._lab, flow, world, self._mode, self._settings)
         try:
-            return await run.all_steps()
+            wrong = await run.all_steps()
+            self.connections = run.connections
+            return wrong
         except BaseException:
             # It is unknown what the proxies have done so far: the next flow starts new ones.
             await self._lab.proxies.stop(signal.SIGKILL)
@@ -122,6 +130,10 @@ class _Run:
         self._loads: list[Load] = []
         self._foreign: Mapping[str, tuple[str, ...]] = {}
         self._wrong: list[str] = []
+        self._added_flags: Mapping[str, str] = {}
+        self._replaced: list[tuple[str, str]] = []
+        self.connections = 0
+        """New connections that loads have made."""
         self._limit = asyncio.Semaphore(_AT_ONCE)
 
     async def all_steps(self) -> Sequence[str]:
@@ -219,7 +231,7 @@ class _Run:
         await proxies.start(self._mode, flags)
 
     def _flags(self) -> Mapping[str, str]:
-        flags = self._flow.proxy.items()
+        flags = {**self._flow.proxy, **self._added_flags}.items()
         return {name: expand_networks(value, self._world) for name, value in flags}
 
     async def _do_proxy(self, step: StartProxy | CleanUp | SwitchMode) -> None:
@@ -230,12 +242,31 @@ class _Run:
             case CleanUp():
                 await proxies.stop()
                 await proxies.clean_up()
-                self._expect_no_leftovers("", now="")
-            case SwitchMode(other=other):
-                old, self._mode = self._mode, other[self._started_in]
-                await proxies.stop()
-                await proxies.start(self._mode, self._flags())
-                self._expect_no_leftovers(old, now=self._mode)
+                await self._expect_no_leftovers("", now="")
+            case SwitchMode():
+                await self._switch_mode(step)
+
+    async def _switch_mode(self, step: SwitchMode) -> None:
+        proxies = self._lab.proxies
+        old, variant = self._mode, self._flags().get(_VARIANT, "")
+        self._mode, self._added_flags = step.other[self._started_in], step.flags
+        if step.is_overlapping:
+            await proxies.replace(self._mode, self._flags())
+        else:
+            await proxies.stop()
+            await proxies.start(self._mode, self._flags())
+        await asyncio.gather(*(load.go_on() for load in self._loads))
+        if variant == self._flags().get(_VARIANT, ""):
+            variant = ""  # the same tools show both modes
+        self._replaced.append((old, variant))
+        if not (self._loads and old.endswith("ipvs")):  # it stays for connections that are open
+            await self._check_replaced()
+
+    async def _check_replaced(self) -> None:
+        for old, variant in self._replaced:
+            if old.removeprefix(PREFIX) != self._mode or variant:
+                await self._expect_no_leftovers(old, now=self._mode, variant=variant)
+        self._replaced = []
 
     # --- packets ---
 
@@ -310,7 +341,10 @@ class _Run:
             missing = sorted(set(hosts) - load.hosts)
             found = [*load.failures[:5], *(f"{host} never answered" for host in missing)]
             self._wrong += [f"under load {load.label}: {sentence}" for sentence in found]
+            self.connections += load.made
         self._loads = []
+        await self._lab.proxies.wait_for_leaving()
+        await self._check_replaced()
 
     # --- health, foreign rules, leftovers ---
 
@@ -351,11 +385,16 @@ class _Run:
                 changed = sorted(set(before) ^ set(now)) or ["the order of rules"]
                 self._wrong.append(f"foreign rules on {node} changed: {'; '.join(changed)}")
 
-    def _expect_no_leftovers(self, mode: str, *, now: str) -> None:
+    async def _expect_no_leftovers(self, mode: str, *, now: str, variant: str = "") -> None:
+        """Wait until nothing is left of a mode: its rules go when the other one serves."""
+        deadline = time.monotonic() + scaled(LEFTOVER_SECONDS)
         for node in self._lab.proxies.nodes:
-            found = self._ruleset(node).leftovers(mode, now=now)
-            if found:
-                self._wrong.append(f"{len(found)} things of ours are left on {node}: {found[0]}")
+            while found := self._ruleset(node).leftovers(mode, now=now, variant=variant):
+                if time.monotonic() > deadline:
+                    text = f"{len(found)} things of ours are left on {node}: {found[0]}"
+                    self._wrong.append(text)
+                    break
+                await asyncio.sleep(0.1)
 
 
 def _target(packet: Packet, place: Destination, family: Family) -> Target:

@@ -10,6 +10,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Sequence
 
+from kpctl.flows.upstream import PREFIX
 from kpctl.lab.namespaces import Namespaces
 from kubeproxy.facts.node import SERVICE_LINK
 
@@ -55,6 +56,8 @@ _OWN_CHAINS = {
     "userspace": ("KUBE-PORTALS-", "KUBE-NODEPORT-"),
 }
 """Chains by which a mode is known."""
+_SET_ASIDE = "-OLD"
+"""Ends the names of chains that a mode had under names of the one that took over."""
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
 
 _COUNTERS = re.compile(r" \[\d+:\d+\]$")
@@ -88,23 +91,27 @@ class Ruleset:
         found = [line for tool in _IPTABLES for line in self._xtables(tool) if "KUBE" not in line]
         return (*found, *self._run(["nft", "list", "table", "inet", "foreign"]).splitlines())
 
-    def leftovers(self, mode: str = "", *, now: str = "") -> tuple[str, ...]:
-        """What is left of ours: of one mode after another (`now`) took over, or of all."""
+    def leftovers(self, mode: str = "", *, now: str = "", variant: str = "") -> tuple[str, ...]:
+        """What is left of ours: of one mode after another (`now`) took over, or of all.
+
+        `variant` is that of the iptables tools which the mode used, if it is not used now.
+        """
         found: list[str] = []
+        mode = mode.removeprefix(PREFIX)
         if mode in ("", "nftables"):
             tables = self._run(["nft", "list", "tables"]).splitlines()
             found += [line for line in tables if line.endswith(" kube-proxy")]
         if mode != "nftables":
             # Modes that use iptables share some chains, so only others tell that one was there.
-            is_shared = now in _OWN_CHAINS
-            words = _OWN_CHAINS[mode] if is_shared else ("KUBE-",)
-            found += self._lines_with(words)
+            is_shared = now in _OWN_CHAINS and not variant
+            words = (*_OWN_CHAINS[mode], _SET_ASIDE) if is_shared else ("KUBE-",)
+            found += self._lines_with(words, variant)
         if mode in ("", "ipvs"):
             found += self._ipvs_lines()
         return tuple(found)
 
-    def _lines_with(self, words: Sequence[str]) -> Iterator[str]:
-        for tool in _IPTABLES:
+    def _lines_with(self, words: Sequence[str], variant: str = "") -> Iterator[str]:
+        for tool in (f"{tool}-{variant}" if variant else tool for tool in _IPTABLES):
             for line in self._xtables(tool):
                 if any(word in line for word in words) and _STAYS not in line:
                     yield f"{tool}: {line}"

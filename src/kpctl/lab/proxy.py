@@ -42,11 +42,14 @@ _ASK_SECONDS = 2.0
 _UDP_IDLE_MILLISECONDS = 250
 _POLL_SECONDS = 0.01
 _START_POLL_SECONDS = 0.05
+_WAITING = "waiting until it ends"
+"""What a proxy logs while another one runs."""
+_SYNCED = '"SyncProxyRules complete" ipFamily="{family}"'
 _LAST_SYNC = re.compile(
     r'^kubeproxy_sync_proxy_rules_last_timestamp_seconds\{ip_family="(\w+)"\} (\S+)$', re.MULTILINE
 )
 _FAILING = re.compile(r'^kubeproxy_health_check_endpoints\{state="failing"\} (\d+)$', re.MULTILINE)
-_BASE_FLAGS: Mapping[str, str] = {
+BASE_FLAGS: Mapping[str, str] = {
     "cluster-cidr": ",".join(POD_CIDR[family] for family in Family),
     "iptables-min-sync-period": "0s",
     "healthz-bind-address": f"127.0.0.1:{HEALTH_PORT}",
@@ -70,8 +73,11 @@ class Proxies:
         self.manifests = directory / "manifests"
         self.manifests.mkdir()
         self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._leaving: list[tuple[str, asyncio.subprocess.Process]] = []
         self.mode = ""
         self.flags: Mapping[str, str] = {}
+        self.other_programs: dict[str, Callable[[str], Sequence[str]]] = {}
+        """Modes of another program: the command line for a node, flags included."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -101,8 +107,41 @@ class Proxies:
             self._running[node] = await self._spawn(node)
         await self._wait(began, self._first_sync, START_SECONDS, _START_POLL_SECONDS)
 
+    async def replace(self, mode: str, flags: Mapping[str, str]) -> None:
+        """Start other proxies beside those that run, end these, and wait for the first sync.
+
+        Of two on one node the second waits. A first one that carries connections stays for them.
+        """
+        waiting = {node: self.log(node).count(_WAITING) for node in self.nodes}
+        leaving, self.mode, self.flags = self._running, mode, flags
+        self._running = {node: await self._spawn(node) for node in self.nodes}
+        for node, before in waiting.items():
+            await self._wait_for_waiting(node, before)
+        self._leaving += leaving.items()
+        began = time.time()
+        for process in leaving.values():
+            _send_signal(process, signal.SIGTERM)
+        await self._wait(began, self._first_sync, START_SECONDS, _START_POLL_SECONDS)
+
+    async def wait_for_leaving(self) -> None:
+        """Wait until the proxies that were replaced have ended. Raises ProxyFailed."""
+        leaving, self._leaving = self._leaving, []
+        for node, process in leaving:
+            if not await _wait_or_kill(process):
+                raise self._failure(node, "did not end after it was replaced")
+
+    async def _wait_for_waiting(self, node: str, before: int) -> None:
+        deadline = time.monotonic() + scaled(START_SECONDS)
+        while self.log(node).count(_WAITING) <= before:
+            self._check_running(node)
+            if time.monotonic() > deadline:
+                raise self._failure(node, "did not wait for the one before")
+            await asyncio.sleep(_POLL_SECONDS)
+
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End every proxy and wait for it. Raises ProxyFailed for one that ignores the signal."""
+        for _, process in self._leaving:
+            _send_signal(process, signal.SIGKILL)
         ending, self._running = self._running, {}
         for process in ending.values():
             _send_signal(process, number)
@@ -165,8 +204,12 @@ class Proxies:
         """The same from the metrics, which cost more to produce.
 
         The health port does not show whether there was a sync at all: it counts the start as an
-        update, so that a proxy that never syncs becomes unhealthy.
+        update, so that a proxy that never syncs becomes unhealthy. In its iptables mode upstream's
+        metrics server ceases to answer where the kernel has no nfacct: its log is read.
         """
+        if self.mode in self.other_programs:
+            text = self.log(node)
+            return {f: time.time() for f in Family if _SYNCED.format(family=f.value) in text}
         found = _LAST_SYNC.findall(await self._ask(node, METRICS_PORT, "/metrics"))
         return {Family(name): float(value) for name, value in found}
 
@@ -211,8 +254,10 @@ class Proxies:
         return "\n".join(found[-lines:])
 
     async def _spawn(self, node: str) -> asyncio.subprocess.Process:
+        if other := self.other_programs.get(self.mode):
+            return await self._execute(node, other(node))
         flags = {
-            **_BASE_FLAGS,
+            **BASE_FLAGS,
             "proxy-mode": self.mode,
             "hostname-override": node,
             "manifests": str(self.manifests),
@@ -224,7 +269,9 @@ class Proxies:
         return await self._run(node, given)
 
     async def _run(self, node: str, arguments: Sequence[str]) -> asyncio.subprocess.Process:
-        program = [sys.executable, "-m", "kubeproxy", *arguments]
+        return await self._execute(node, [sys.executable, "-m", "kubeproxy", *arguments])
+
+    async def _execute(self, node: str, program: Sequence[str]) -> asyncio.subprocess.Process:
         with self._log_path(node).open("ab") as log:
             return await asyncio.create_subprocess_exec(
                 *self._namespaces.command(node, program),

@@ -35,7 +35,7 @@ from kubeproxy.facts.ids import Family, ServicePortId
 from kubeproxy.facts.ids import Protocol as TransportProtocol
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.policy import Algorithm
-from kubeproxy.plan.conntrack import FlowRules, flow_rules
+from kubeproxy.plan.conntrack import FlowRules, Socket, flow_rules
 from kubeproxy.plan.frontends import Frontends
 from kubeproxy.plan.types import ServicePlan
 
@@ -237,6 +237,9 @@ def by_whom(processes: Collection[str]) -> str:
 class Backend(ABC, Generic[I, V, Options]):
     """One mode for one IP family."""
 
+    carries = False
+    """Does this process carry connections itself, so that they end with it?"""
+
     def __init__(self, family: Family, options: Options) -> None:
         self.family = family
         self.options = options
@@ -310,6 +313,9 @@ class Backend(ABC, Generic[I, V, Options]):
     async def start(self, node: NodeFacts) -> None:
         """Prepare the host for this family (probes, sysctls). Raises Unsupported."""
 
+    def make_room(self) -> None:
+        """Let rules of another mode serve beside ours, because they are retired once we serve."""
+
     async def watch(self, drifted: DriftListener) -> None:
         """Run until cancelled; call `drifted` when another process changes what is ours."""
 
@@ -381,12 +387,42 @@ class Backend(ABC, Generic[I, V, Options]):
         """Packets counted by a kernel accounting object of ours, if there is one of this name."""
         return None
 
+    async def hand_over(self) -> None:
+        """Carry on what this process carries until another proxy has taken over, and it has ended.
+
+        Nothing else of the backend runs any more.
+        """
+
     async def close(self) -> None:
         """Release sockets and the like; what is in the kernel stays."""
 
 
 AnyBackend: TypeAlias = Backend[Any, Any, Any]
 """A backend as the engine holds it, whatever its mode."""
+
+
+class Running(Struct, frozen=True):
+    """The mode that serves now, in place of one that is to go.
+
+    `is_patient`: may what open connections of the other mode still need stay until they end?
+    """
+
+    mode: str
+    backends: tuple[AnyBackend, ...]
+    is_patient: bool = False
+
+
+class Retired(Struct, frozen=True):
+    """What became of a mode that another one has replaced.
+
+    `problems` are what could not be removed, in words. `connections` are open ones for which a part
+    of it stays. UDP flows that were sent to `untranslated` must be forgotten:
+    nothing translates them any more.
+    """
+
+    problems: tuple[str, ...] = ()
+    connections: int = 0
+    untranslated: Mapping[Family, frozenset[Socket]] = {}
 
 
 async def _as_given(extensions: Extensions) -> Extensions:
@@ -399,9 +435,9 @@ class Mode(Struct, Generic[Options], frozen=True):
     `resolve` looks once, at start, for what an extension flag leaves to the host. `options` picks
     what the mode reads of configuration and extension flags. `check` raises Unsupported if the
     mode cannot run on this host. `cleanup` removes everything of this mode and nothing else, in
-    the current network namespace, and returns what went wrong. `leftovers_of` are the
-    modes whose leftovers go away when this one starts. `algorithms` are those a Service may ask
-    for; plans name no other.
+    the current network namespace, and returns what went wrong. `retire` removes it while another
+    mode serves (or the same one by other tools), and leaves what that one wants. `algorithms` are
+    those a Service may ask for; plans name no other.
     """
 
     name: str
@@ -409,7 +445,7 @@ class Mode(Struct, Generic[Options], frozen=True):
     create: Callable[[Family, Options], AnyBackend]
     check: Callable[[Collection[Family], Options], Awaitable[None]]
     cleanup: Callable[[], Awaitable[Sequence[str]]]
-    leftovers_of: tuple[str, ...] = ()
+    retire: Callable[[Running], Awaitable[Retired]]
     algorithms: frozenset[Algorithm] = frozenset()
     resolve: Callable[[Extensions], Awaitable[Extensions]] = _as_given
     runs_periodically: bool = False

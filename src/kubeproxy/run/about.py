@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -69,7 +69,9 @@ def runtime() -> str:
     return f"python{platform.python_version()}"
 
 
-def pages(settings: Settings, metrics: Metrics, identity: NodeIdentity) -> Pages:
+def pages(
+    settings: Settings, metrics: Metrics, identity: NodeIdentity, is_waiting: Callable[[], bool]
+) -> Pages:
     """Everything that the metrics server shows."""
     gates = settings.gates
     return Pages(
@@ -78,6 +80,7 @@ def pages(settings: Settings, metrics: Metrics, identity: NodeIdentity) -> Pages
         flags=_flag_values(settings, identity) if gates.enabled("ComponentFlagz") else None,
         version=_running_version(settings.version) if gates.enabled("ComponentStatusz") else None,
         debug=_debug_pages() if settings.config.enable_profiling else None,
+        is_waiting=is_waiting,
     )
 
 

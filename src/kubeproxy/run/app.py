@@ -27,11 +27,14 @@ from kubeproxy.logs import get_logger, stop_logging
 from kubeproxy.logs.limit import LogLimit
 from kubeproxy.modes.base import AnyMode
 from kubeproxy.modes.registry import load_mode, mode_names
+from kubeproxy.run.admission import WAIT_FLAG, Admission
 from kubeproxy.run.confinement import confine
+from kubeproxy.run.leftovers import left_modes, running_of
 from kubeproxy.run.notify import take_notifier
 from kubeproxy.run.prepare import prepare
 from kubeproxy.run.presence import announced
 from kubeproxy.run.privileges import require_privileges
+from kubeproxy.run.process import Signals
 from kubeproxy.run.serving import Proxy
 from kubeproxy.run.workers import Workers
 from kubeproxy.status.api_client import MetricObserver
@@ -76,7 +79,7 @@ def report_exception(_: asyncio.AbstractEventLoop, context: Mapping[str, object]
         logger.error(repr(error), "Unexpected error", detail=message, where=where)
 
 
-async def run(settings: Settings) -> None:
+async def run(settings: Settings, signals: Signals) -> None:
     """Run one invocation. Return for exit code 0, raise ProxyError for 1."""
     workers = Workers()
     asyncio.get_running_loop().set_default_executor(workers)
@@ -85,7 +88,7 @@ async def run(settings: Settings) -> None:
     elif settings.cleanup:
         await clean_up(mode_names())
     else:
-        await _run_mode(settings, load_mode(settings.config.mode), workers)
+        await _run_mode(settings, load_mode(settings.config.mode), workers, signals)
 
 
 def _write_config(settings: Settings) -> None:
@@ -109,7 +112,7 @@ async def clean_up(modes: tuple[str, ...]) -> None:
         raise KernelError("encountered an error while tearing down rules")
 
 
-async def _run_mode(settings: Settings, mode: AnyMode, workers: Workers) -> None:
+async def _run_mode(settings: Settings, mode: AnyMode, workers: Workers, signals: Signals) -> None:
     logger.info("Starting", distribution=DISTRIBUTION, version=settings.version, mode=mode.name)
     # First what can be wrong without having touched anything.
     require_privileges(mode.name, read_capabilities())
@@ -117,7 +120,6 @@ async def _run_mode(settings: Settings, mode: AnyMode, workers: Workers) -> None
     metrics = Metrics(mode.name)
     source = open_source(settings, metrics)
     try:
-        await remove_leftovers(mode)
         prepared = await prepare(settings, mode, source)
         if settings.init_only:
             for family in prepared.families:
@@ -126,9 +128,14 @@ async def _run_mode(settings: Settings, mode: AnyMode, workers: Workers) -> None
             return
         logger.info("Version info", version=settings.version)
         _adjust_oom_score(settings.config.oom_score_adj)
+        admission = Admission(
+            settings.config.metrics_bind_address, waits=settings.extensions.is_on(WAIT_FLAG)
+        )
+        await admission.look()
         if not settings.extensions.is_on("keep-privileges"):
             files = (*source.files, *_files(settings))
-            await confine(mode.name, files=files, workers=workers, logs=settings.log_options)
+            modes = (mode.name, *left_modes(running_of(mode, prepared)))
+            await confine(modes, files=files, workers=workers, logs=settings.log_options)
         proxy = Proxy(
             settings,
             mode,
@@ -137,7 +144,9 @@ async def _run_mode(settings: Settings, mode: AnyMode, workers: Workers) -> None
             metrics=metrics,
             clock=SystemClock(),
             notifier=notifier,
+            admission=admission,
         )
+        signals.stays = proxy.begin_hand_over
         with announced(mode.name):
             await proxy.run()
     finally:
@@ -151,13 +160,6 @@ def _files(settings: Settings) -> Iterator[str]:
         yield settings.config_file
     if place := settings.extensions.text("inspection-socket"):
         yield str(Path(place).parent)
-
-
-async def remove_leftovers(mode: AnyMode) -> None:
-    """Remove what other modes have left. A leftover that stays is logged and not fatal."""
-    for name in mode.leftovers_of:
-        for problem in await load_mode(name).cleanup():
-            logger.error(problem, "Leftovers of another mode remain", mode=name)
 
 
 def open_source(settings: Settings, metrics: Metrics) -> Source:

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -38,12 +38,14 @@ _MOST_WAITS, _WAIT_SECONDS = 200, 0.01
 FILES_OF_OTHERS = "DAC_OVERRIDE"
 
 
-async def confine(mode: str, *, files: Iterable[str], workers: Workers, logs: LogOptions) -> None:
-    """Keep what the mode needs, and what these files need that are used again.
+async def confine(
+    modes: Sequence[str], *, files: Iterable[str], workers: Workers, logs: LogOptions
+) -> None:
+    """Keep what these modes need, and what these files need that are used again.
 
     `workers` are the threads of the event loop. They get successors.
     """
-    names = kept_capabilities(mode, has_files_of_others=any(map(belongs_to_others, files)))
+    names = kept_capabilities(*modes, has_files_of_others=any(map(belongs_to_others, files)))
     setup_logging(replace(logs, info_buffer_bytes=0))  # a buffer has a thread that writes it out
     await _end_threads(workers)
     refused = give_up_privileges(capability_mask(names))
@@ -51,12 +53,13 @@ async def confine(mode: str, *, files: Iterable[str], workers: Workers, logs: Lo
     _report(names, refused)
 
 
-def kept_capabilities(mode: str, *, has_files_of_others: bool) -> tuple[str, ...]:
-    """Return what a mode keeps, as far as the process has it. Pure."""
+def kept_capabilities(*modes: str, has_files_of_others: bool) -> tuple[str, ...]:
+    """Return what is kept for these modes, as far as the process has it. Pure."""
     # The health check of a Service, and what serves node ports on loopback, may have any port.
     ports = ("NET_BIND_SERVICE",)
+    needed = (name for mode in modes for name in needed_capabilities(mode))
     files = (FILES_OF_OTHERS,) if has_files_of_others else ()
-    return tuple(dict.fromkeys((*needed_capabilities(mode), *ports, *files)))
+    return tuple(dict.fromkeys((*needed, *ports, *files)))
 
 
 def _report(names: Iterable[str], refused: Iterable[str]) -> None:

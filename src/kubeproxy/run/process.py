@@ -7,7 +7,8 @@ PID 1, where the kernel ignores signals without a handler. Rules stay in the ker
 come to their end on their own, and nothing waits for threads: a CPU profile or a name look-up may
 take half a minute. The event loop is asked first, to write a last line to the log. If it does not
 come to that in a moment, because it is blocked in a system call or the reader of the log does not
-read, the process ends without, and so it does at a second signal. What a Go program ignores, such
+read, the process ends without, and so it does at a second signal. A process that carries
+connections, and has a successor, stays for them (`stays`). What a Go program ignores, such
 as SIGUSR1, is ignored here, too: it is sent by habit, and the default is to end the process.
 """
 
@@ -45,6 +46,8 @@ class Signals:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._last_words: Callable[[], None] = lambda: None
         self._is_ending = False
+        self.stays: Callable[[], bool] = lambda: False
+        """Asked when a signal ends the process: does it end by itself, after a last task?"""
 
     def install(self) -> None:
         """Handle the signals that end a process, except those it was started to ignore."""
@@ -70,7 +73,16 @@ class Signals:
         # Not here: the signal may have come in the middle of writing a log line.
         self._loop.call_soon_threadsafe(self._end)
 
-    def _end(self) -> NoReturn:
+    def _end(self) -> None:
+        try:
+            if self.stays():
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                return
+        except Exception:
+            os._exit(self._code)
+        self._leave()
+
+    def _leave(self) -> NoReturn:
         try:
             self._last_words()
         finally:

@@ -21,17 +21,20 @@ from kubeproxy.api.decode import is_eligible_node
 from kubeproxy.api.source import Source
 from kubeproxy.config.command import Settings
 from kubeproxy.errors import Busy, KernelError, ProxyError, fault_text
-from kubeproxy.facts.ids import Family
+from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.facts.node import SERVICE_LINK, NodeFacts
 from kubeproxy.inspection.journal import Journal
 from kubeproxy.inspection.pages import Pages
 from kubeproxy.inspection.server import InspectionServer, inspection_handler
-from kubeproxy.kernel.conntrack.table import delete_stale
+from kubeproxy.kernel.conntrack.table import Search, delete_stale
 from kubeproxy.kernel.route.table import host_addresses, watch_addresses
 from kubeproxy.logs import get_logger
 from kubeproxy.logs.limit import LogLimit
 from kubeproxy.modes.base import AnyBackend, AnyMode, DriftListener
+from kubeproxy.plan.conntrack import Socket
 from kubeproxy.run.about import build_info, pages, service_summary
+from kubeproxy.run.admission import Admission
+from kubeproxy.run.leftovers import Leftovers, running_of
 from kubeproxy.run.notify import Notifier
 from kubeproxy.run.prepare import Prepared
 from kubeproxy.run.reconfigure import Reconfiguration
@@ -69,6 +72,10 @@ class RestartNeeded(ProxyError):
     """The process must end with code 1, so that its supervisor starts it again."""
 
 
+class HandedOver(ProxyError):
+    """Another proxy takes over; only what this process carries keeps it from ending."""
+
+
 class Proxy:
     """One running proxy."""
 
@@ -82,8 +89,10 @@ class Proxy:
         metrics: Metrics,
         clock: Clock,
         notifier: Notifier,
+        admission: Admission,
     ) -> None:
         config = settings.config
+        self._admission = admission
         self._settings = settings
         self._notifier = notifier
         self._prepared = prepared
@@ -98,6 +107,7 @@ class Proxy:
         self._health = ProxyHealth(
             2 * config.sync_period_seconds, monotonic=time.monotonic, wall_ns=time.time_ns
         )
+        self._health.is_waiting = admission.is_waiting
         self._health.node_eligible = (
             is_eligible_node(prepared.node) if prepared.node else not source.needs_node
         )
@@ -108,6 +118,11 @@ class Proxy:
         nodes = {f: n.with_addresses(addresses[f]) for f, n in prepared.nodes.items()}
         is_inspected = bool(settings.extensions.text("inspection-socket"))
         journal = Journal(clock) if is_inspected else None
+        self._leftovers = Leftovers(
+            running_of(mode, prepared),
+            forget_flows=forget_flows,
+            removed=self._doubt_flows,
+        )
         self._reporter = Reporter(
             node_name=prepared.node_name,
             clock=clock,
@@ -151,6 +166,7 @@ class Proxy:
             started_at=clock.time(),
             changes=journal,
         )
+        self._metrics_server = self._make_metrics_server()
         self._inspection = None if journal is None else self._inspection_server(journal, clock)
 
     def _inspection_server(self, journal: Journal, clock: Clock) -> InspectionServer:
@@ -193,6 +209,11 @@ class Proxy:
         logger.info("Serving", **summary)
         self._notifier.ready(f"Serving {summary['services']} services in {summary['mode']} mode")
         _freeze_garbage_collector()
+        self._leftovers.first_sync_done()
+
+    def _doubt_flows(self) -> None:
+        for engine in self._engines.values():
+            engine.doubt_flows()
 
     def _restart(self, reason: str) -> None:
         if not self._ending.done():
@@ -209,13 +230,16 @@ class Proxy:
             async with asyncio.TaskGroup() as group:
                 for work in self._work():
                     group.create_task(work)
+                group.create_task(self._program(group))
                 self._reporter.started(self._prepared.nodes)
                 await self._ending
         except* ProxyError as errors:
             failure = _first(errors)
             if isinstance(failure, ServeError):
                 await self._record_failure(failure)
-            raise failure from None
+            if not isinstance(failure, HandedOver):
+                raise failure from None
+            await self._hand_over()
         finally:
             self._checks.close()
             for backend in self._prepared.backends.values():
@@ -225,7 +249,7 @@ class Proxy:
         config = self._settings.config
         work = [
             self._recorder.run(),
-            self._metrics_server().run(),
+            self._metrics_server.run(),
             self._source.run(self._intake, self._prepared.node_name),
             follow_addresses(self._addresses_changed),
             self._reconfiguration().run(),
@@ -239,11 +263,55 @@ class Proxy:
             counters = ServiceCounters(most)
             self._metrics.serve_service_counters(counters)
             work.append(ServiceMetrics(counters, self._engines.values()).run())
-        for family, engine in self._engines.items():
-            work.append(engine.run())
-            work.append(self._flows[family].run())
-            work.append(keep_watching(self._prepared.backends[family].watch, engine.report_drift))
         return work
+
+    async def _program(self, group: asyncio.TaskGroup) -> None:
+        """Start everything that changes the kernel, when it is our turn."""
+        if self._admission.other:
+            self._report_other()
+        await self._admission.wait(self._metrics_server.is_serving.is_set)
+        self._health.is_waiting = False
+        for family, engine in self._engines.items():
+            engine.request()  # health counts from here
+            group.create_task(engine.run())
+            group.create_task(self._flows[family].run())
+            watch = self._prepared.backends[family].watch
+            group.create_task(keep_watching(watch, engine.report_drift))
+        group.create_task(self._leftovers.run())
+
+    def _report_other(self) -> None:
+        """Report that another proxy serves here, wherever someone may look."""
+        other = self._admission.other
+        if self._admission.is_waiting:
+            note = f"{other} runs in this network namespace; waiting until it ends"
+            self._notifier.ready(f"Waiting for the end of {other}")
+        else:
+            note = f"{other} runs in this network namespace; each undoes what the other does"
+            logger.error(None, "Two proxies change the same rules", other=other)
+        self._recorder.record(
+            self._node, type=WARNING, reason="AnotherProxy", action="StartKubeProxy", note=note
+        )
+
+    # --- the end ---
+
+    def begin_hand_over(self) -> bool:
+        """Stay for connections that this process carries, if a successor waits to take over.
+
+        Return whether `run` comes to its end by itself.
+        """
+        carries = any(backend.carries for backend in self._prepared.backends.values())
+        if not carries or self._ending.done() or not self._admission.has_successor():
+            return False
+        self._ending.set_exception(HandedOver("another kube-proxy takes over"))
+        return True
+
+    async def _hand_over(self) -> None:
+        self._admission.close()
+        logger.info("Another kube-proxy takes over; staying until carried connections have ended")
+        await asyncio.gather(*(b.hand_over() for b in self._prepared.backends.values()))
+        logger.info("Stopped; no connection is carried any more")
+
+    # --- the host's addresses ---
 
     def _addresses_changed(self) -> None:
         """Take over the host's addresses. If they cannot be read now, try again in a moment."""
@@ -301,6 +369,9 @@ class Proxy:
         except TimeoutError:
             return
 
+    def _is_waiting(self) -> bool:
+        return self._admission.is_waiting
+
     def _health_server(self) -> HttpServer:
         config = self._settings.config
         return HttpServer(
@@ -308,15 +379,21 @@ class Proxy:
             config.healthz_bind_address,
             health_handler(self._health, self._metrics),
             hard_fail=config.bind_address_hard_fail,
+            is_taken=self._is_waiting,
+            sleep=self._admission.sleep,
         )
 
-    def _metrics_server(self) -> HttpServer:
+    def _make_metrics_server(self) -> HttpServer:
         config = self._settings.config
         return HttpServer(
             METRICS_ROLE,
             config.metrics_bind_address,
-            metrics_handler(pages(self._settings, self._metrics, self._prepared.identity)),
+            metrics_handler(
+                pages(self._settings, self._metrics, self._prepared.identity, self._is_waiting)
+            ),
             hard_fail=config.bind_address_hard_fail,
+            is_taken=self._is_waiting,
+            sleep=self._admission.sleep,
         )
 
 
@@ -394,6 +471,16 @@ class _PacketCounts:
     def read(self, name: str) -> int | None:
         found = [backend.packet_count(name) for backend in self._backends]
         return next((count for count in found if count is not None), None)
+
+
+async def forget_flows(family: Family, places: frozenset[Socket]) -> None:
+    """Delete the UDP flows that were sent to these places, wherever they go."""
+    found = await delete_stale(
+        Search(family, Protocol.UDP, lambda to, _: to in places, destinations=places)
+    )
+    for problem in dict.fromkeys((found.error, *found.refused.values())):
+        if problem:
+            logger.error(problem, "Failed to delete conntrack entries", ipFamily=family.value)
 
 
 def _first(errors: BaseExceptionGroup[ProxyError]) -> ProxyError:

@@ -143,6 +143,15 @@ EVENTS = (
         is_upstream=False,
     ),
     EventSpec(
+        "AnotherProxy",
+        WARNING,
+        "StartKubeProxy",
+        "Node",
+        "Another kube-proxy runs in the network namespace of this one, which waits for its end. If"
+        " this is no rollout that starts new pods first, stop one of them.",
+        is_upstream=False,
+    ),
+    EventSpec(
         "InvalidConfiguration",
         WARNING,
         "ReadConfiguration",

@@ -140,10 +140,14 @@ class ProxyHealth:
         self._monotonic = monotonic
         self._wall_ns = wall_ns
         self._offset = offset
+        self.is_waiting = False
+        """Does another proxy serve? Then no sync is owed."""
         self.node_eligible = False
         """Is the Node known and not about to be deleted? Set by the observer of the Node."""
 
     def queued(self, family: Family) -> None:
+        if self.is_waiting:
+            return
         self._state = queue(self._state, family, self._monotonic())
 
     def updated(self, family: Family) -> None:

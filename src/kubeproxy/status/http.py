@@ -78,12 +78,15 @@ class HttpServer:
         handler: Handler,
         *,
         hard_fail: bool = False,
+        is_taken: Callable[[], bool] = lambda: False,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`is_taken`: does a process serve at the address that will end? Then failures are none."""
         self._role = role
         self._address = address
         self._handler = handler
         self._hard_fail = hard_fail
+        self._is_taken = is_taken
         self._sleep = sleep
         self.port = 0
         """The port that was bound, which differs from the address if that has port 0."""
@@ -97,7 +100,8 @@ class HttpServer:
             try:
                 sock = listen("tcp", host, int(port))
             except ListenError as error:
-                self._report(error)
+                if not self._is_taken():
+                    self._report(error)
                 await self._sleep(RETRY_SECONDS)
         with sock:
             self.port = sock.getsockname()[1]

@@ -51,6 +51,8 @@ class Pages(msgspec.Struct, frozen=True):
     flags: Mapping[str, str] | None = None
     version: RunningVersion | None = None
     debug: DebugPages | None = None
+    is_waiting: Callable[[], bool] = lambda: False
+    """Does another proxy serve this network namespace?"""
 
 
 def metrics_handler(
@@ -86,7 +88,7 @@ class _MetricsServer:
             "/healthz/ping": lambda _: Response(b"ok", 200, (TEXT,)),
             "/metrics": self._scrape,
             "/metrics/slis": self._slis,
-            "/proxyMode": lambda _: text(self._metrics.mode),
+            "/proxyMode": self._proxy_mode,
             "/configz": self._configz,
         }
         if self._pages.flags is not None:
@@ -135,6 +137,12 @@ class _MetricsServer:
     def _flagz(self, request: Request) -> Response:
         flags = self._pages.flags or {}
         return flagz(flags, request.accept, separator=self._flag_separator)
+
+    def _proxy_mode(self, _: Request) -> Response:
+        """Who asks takes the answer for a proxy that programs the kernel."""
+        if self._pages.is_waiting():
+            return text("waiting for the end of another kube-proxy\n", 503)
+        return text(self._metrics.mode)
 
     def _statusz(self, request: Request) -> Response:
         assert self._pages.version is not None

@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from kubeproxy.errors import Drifted, KernelError, Rejected, fault_text
 from kubeproxy.facts.endpoint import SliceFacts
 from kubeproxy.facts.ids import Family, ServiceName
+from kubeproxy.facts.ids import Protocol as TransportProtocol
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.modes.base import (
@@ -40,6 +41,7 @@ from kubeproxy.modes.base import (
     AnySink,
     Owner,
 )
+from kubeproxy.plan.conntrack import NO_FLOWS
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.edits import edits_of
 from kubeproxy.sync.flows import FlowCleaner
@@ -241,6 +243,14 @@ class Engine:
             return
         self._doubtful.update(items or ())
         self.request(full=items is None or len(self._doubtful) > MOST_DOUBTFUL)
+
+    def doubt_flows(self) -> None:
+        """Request a look at all UDP flows: rules that are gone now may have begun some of them."""
+        if self._flows is not None:
+            for plan in self.pipeline.plans():
+                if plan.id.protocol is TransportProtocol.UDP:
+                    self._flows.debts.change(plan.id, NO_FLOWS)
+            self.request()
 
     # --- the loop ---
 

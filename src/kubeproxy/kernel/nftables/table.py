@@ -12,6 +12,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
+from kubeproxy.errors import KernelError
 from kubeproxy.kernel.netlink import codec
 from kubeproxy.kernel.netlink.codec import Failure, Message
 from kubeproxy.kernel.netlink.socket import (
@@ -106,6 +107,17 @@ class Nftables:
         """All chains of a table, or none if there is no such table."""
         found = (nft.parse_chain(m) for m in self._dump(nft.GETCHAIN, b"", "list chains"))
         return [chain for chain in found if chain.table == table]
+
+    def has_chain(self, table: str, name: str) -> bool:
+        """Is there a chain of this name? Nothing is listed."""
+        body = codec.nfgen(self.family) + nft.chain_body(table, name)
+        try:
+            self._socket.request(nft.SUBSYSTEM | nft.GETCHAIN, body, what=f"find chain {name}")
+        except KernelError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return False
+        return True
 
     def base_chains(self) -> list[tuple[int, nft.ChainInfo]]:
         """The chains that packets of this family enter by themselves, each with its family.
@@ -207,6 +219,10 @@ def _calls(runs: Sequence[Sequence[bytes]]) -> Iterator[tuple[int, Sequence[Sequ
         keys += len(run)
     if keys:
         yield start, runs[start:]
+
+
+UNUSABLE = frozenset((errno.EPROTONOSUPPORT, errno.EOPNOTSUPP, errno.EAFNOSUPPORT))
+"""Errors of a kernel that has no nf_tables, or not for the family: there is nothing in it."""
 
 
 def refusals_of(

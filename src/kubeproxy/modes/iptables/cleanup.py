@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from kubeproxy.modes.base import Retired, Running
 from kubeproxy.modes.iptables import names
 from kubeproxy.modes.iptables.scaffold import OWN_JUMPS
-from kubeproxy.modes.netfilter.cleanup import Removal, clean_families, removal_input
+from kubeproxy.modes.netfilter.cleanup import (
+    Removal,
+    clean_families,
+    retire_rules,
+    with_old_names,
+)
+from kubeproxy.modes.netfilter.names import OLD_CHAINS
 from kubeproxy.modes.netfilter.rules.text import TableText
 
 _FIXED = {
@@ -36,19 +43,15 @@ _ALSO_OF_IPVS = frozenset(
         names.FORWARD,
         names.PROXY_FIREWALL,
     }
-)
+).union(*OLD_CHAINS.values())
 
 
 def own_chains(table: TableText) -> list[str]:
     """Our chains in a table: the fixed ones in upstream's order, then those of services."""
     fixed = [chain for chain in _FIXED[table.name] if chain in table.policies]
     prefixes = _PREFIXES.get(table.name, ())
+    fixed += sorted(OLD_CHAINS.get(table.name, frozenset()) & table.policies.keys())
     return fixed + sorted(chain for chain in table.policies if chain.startswith(prefixes))
-
-
-def cleanup_input(table: TableText) -> str:
-    """Restore input that removes all that is ours in a table, or an empty text."""
-    return removal_input(table, own_chains(table), OWN_JUMPS)
 
 
 def has_evidence(tables: Iterable[TableText]) -> bool:
@@ -56,9 +59,14 @@ def has_evidence(tables: Iterable[TableText]) -> bool:
     return any(chain not in _ALSO_OF_IPVS for table in tables for chain in own_chains(table))
 
 
-REMOVAL = Removal(tuple(_FIXED), cleanup_input, has_evidence)
+REMOVAL = Removal("iptables", tuple(_FIXED), own_chains, with_old_names(OWN_JUMPS), has_evidence)
 
 
 async def cleanup() -> Sequence[str]:
     """Clean every family whose tools work here. Return what went wrong, in words."""
     return await clean_families(REMOVAL)
+
+
+async def retire(running: Running) -> Retired:
+    """Remove the rules, but what the running mode wants. Conntrack keeps open connections."""
+    return Retired(tuple(await retire_rules(REMOVAL, running)))

@@ -23,7 +23,7 @@ from kubeproxy.modes.base import (
 )
 from kubeproxy.modes.iptables import names
 from kubeproxy.modes.iptables.check import allow_localhost_routing, check, probe_features
-from kubeproxy.modes.iptables.cleanup import cleanup
+from kubeproxy.modes.iptables.cleanup import cleanup, retire
 from kubeproxy.modes.iptables.describe import describe
 from kubeproxy.modes.iptables.items import Fragment, Item, Value
 from kubeproxy.modes.iptables.options import Features, Options, options_of
@@ -102,6 +102,9 @@ class IptablesBackend(Backend[Item, Value, Options]):
             allow_localhost_routing()
         self.use_features(await probe_features(self.tables))
 
+    def make_room(self) -> None:
+        self.netfilter.sets_aside = True
+
     async def watch(self, drifted: DriftListener) -> None:
         """Notice edits by other programs, and by the canary a flush of all tables."""
         canary = CanaryMonitor(self.tables, self.options.sync_period_seconds, asyncio.sleep)
@@ -138,8 +141,8 @@ MODE = Mode(
     create=IptablesBackend,
     check=check,
     cleanup=cleanup,
+    retire=retire,
     resolve=resolve_variant,
-    leftovers_of=("nftables", "ipvs", "userspace"),
     # What the `statistic` match can do; no match of iptables hashes addresses.
     algorithms=frozenset({Algorithm.RANDOM, Algorithm.ROUND_ROBIN}),
 )

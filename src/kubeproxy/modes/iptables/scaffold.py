@@ -77,6 +77,8 @@ SCOPE = Scope(
     identify=identify,
     group=group,
     respell=respell,
+    mode="iptables",
+    rival="ipvs",
 )
 
 LAST_SECTION = Section("nat", names.SERVICES, (), names.LAST)

@@ -26,7 +26,7 @@ from kubeproxy.modes.base import (
     RefusedPackets,
 )
 from kubeproxy.modes.ipvs.check import check, set_sysctls, set_timeouts
-from kubeproxy.modes.ipvs.cleanup import cleanup
+from kubeproxy.modes.ipvs.cleanup import cleanup, retire
 from kubeproxy.modes.ipvs.describe import address_lines, describe, server_lines, set_lines
 from kubeproxy.modes.ipvs.items import Fragment, Item, Value, VirtualServer, is_draining
 from kubeproxy.modes.ipvs.names import COUNTING_SETS, FILTER, set_name
@@ -127,6 +127,9 @@ class IpvsBackend(Backend[Item, Value, Options]):
         set_timeouts(self.options)
         await self.probe()
 
+    def make_room(self) -> None:
+        self._netfilter.sets_aside = True
+
     async def watch(self, drifted: DriftListener) -> None:
         """Notice when another program edits our iptables rules."""
         await EditMonitor(self._xtables, self._netfilter).run(drifted)
@@ -159,8 +162,8 @@ MODE = Mode(
     create=IpvsBackend,
     check=check,
     cleanup=cleanup,
+    retire=retire,
     resolve=resolve_variant,
-    leftovers_of=("iptables", "nftables", "userspace"),
     algorithms=ALGORITHMS,
     runs_periodically=True,
 )

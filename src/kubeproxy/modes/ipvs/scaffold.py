@@ -46,6 +46,7 @@ from kubeproxy.modes.netfilter.items import (
     SharedChain,
     rules,
 )
+from kubeproxy.modes.netfilter.names import OLD_CHAINS, PORTAL_CHAINS
 
 _JUMPS = (
     (NAT, "OUTPUT", SERVICES, "kubernetes service portals"),
@@ -155,4 +156,10 @@ def scope(family: Family) -> Scope:
         prefixes={},
         jumps=JUMPS,
         identify=recogniser((*services.values(), _fixed_sections(family, Options()))),
+        mode="ipvs",
+        rival="iptables",
+        # Our nat chain accepts what is for a service address, which ends the table for a packet.
+        # That must not happen before the address is bound, which comes last. So as long as the
+        # rules of another mode stand, they decide.
+        follows=PORTAL_CHAINS | OLD_CHAINS[NAT],
     )

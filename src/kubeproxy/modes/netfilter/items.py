@@ -243,7 +243,8 @@ class Scope(Struct, frozen=True):
     """What belongs to a mode.
 
     Tables are in the order they are written, and jumps in the order they are inserted. Chains are
-    given by name or by prefix.
+    given by name or by prefix. `rival` is another mode with chains of the same names. A new jump
+    that goes first stands behind those that lead to a chain in `follows`, if there are any.
     """
 
     tables: tuple[str, ...]
@@ -255,6 +256,15 @@ class Scope(Struct, frozen=True):
     identify: Identify = identify_nothing
     group: Grouping = group_nothing
     respell: Respell = respell_nothing
+    mode: str = ""
+    rival: str = ""
+    follows: frozenset[str] = frozenset()
+
+    def has(self, table: str, chain: str) -> bool:
+        """Is this a chain of ours, of whatever kind?"""
+        return (
+            self.owns(table, chain) or self.shares(table, chain) or self.is_guest_of(table, chain)
+        )
 
     def owns(self, table: str, chain: str) -> bool:
         """Is this a chain that one owner of ours fills alone?"""

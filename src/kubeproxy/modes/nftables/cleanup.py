@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family
 from kubeproxy.kernel.nftables import wire as nft
-from kubeproxy.kernel.nftables.table import Nftables, raise_refusals
+from kubeproxy.kernel.nftables.table import UNUSABLE, Nftables, raise_refusals
+from kubeproxy.modes.base import Retired, Running
 from kubeproxy.modes.nftables.names import TABLE_NAME, layout_of
-
-_UNUSABLE = frozenset((errno.EPROTONOSUPPORT, errno.EOPNOTSUPP, errno.EAFNOSUPPORT))
-"""nf_tables, or the family, is not in this kernel: there is nothing to remove."""
 
 
 async def cleanup() -> Sequence[str]:
@@ -25,9 +23,14 @@ async def cleanup() -> Sequence[str]:
         try:
             _delete_table(family)
         except KernelError as error:
-            if error.errno not in _UNUSABLE:
+            if error.errno not in UNUSABLE:
                 problems.append(f"{family.value} table {TABLE_NAME}: {error}")
     return problems
+
+
+async def retire(_: Running) -> Retired:
+    """Do the same: no other mode has anything in these tables, and conntrack keeps open flows."""
+    return Retired(tuple(await cleanup()))
 
 
 def _delete_table(family: Family) -> None:

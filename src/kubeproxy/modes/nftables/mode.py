@@ -22,7 +22,7 @@ from kubeproxy.modes.base import (
     RefusedPackets,
 )
 from kubeproxy.modes.nftables.check import check
-from kubeproxy.modes.nftables.cleanup import cleanup
+from kubeproxy.modes.nftables.cleanup import cleanup, retire
 from kubeproxy.modes.nftables.describe import describe, item_lines
 from kubeproxy.modes.nftables.items import ElementItem, Fragment, Item, ListenerItem, Value
 from kubeproxy.modes.nftables.names import layout_of
@@ -135,6 +135,6 @@ MODE = Mode(
     create=NftablesBackend,
     check=check,
     cleanup=cleanup,
-    leftovers_of=("iptables", "ipvs", "userspace"),
+    retire=retire,
     algorithms=frozenset(algorithm for algorithm in DRAWS if algorithm),
 )

@@ -37,7 +37,7 @@ from kubeproxy.modes.netfilter.sinks.variant import resolve_variant
 from kubeproxy.modes.netfilter.sinks.xtables import Xtables
 from kubeproxy.modes.userspace.carrier.messages import LogMessage
 from kubeproxy.modes.userspace.check import check
-from kubeproxy.modes.userspace.cleanup import cleanup
+from kubeproxy.modes.userspace.cleanup import cleanup, retire
 from kubeproxy.modes.userspace.describe import describe, socket_lines
 from kubeproxy.modes.userspace.items import Fragment, Item, Learned, Listener, Value
 from kubeproxy.modes.userspace.options import Options, options_of
@@ -45,6 +45,7 @@ from kubeproxy.modes.userspace.render import assume_bound, assume_learned, learn
 from kubeproxy.modes.userspace.rules.flows import portal_flow_rules
 from kubeproxy.modes.userspace.scaffold import SCOPE, scaffold
 from kubeproxy.modes.userspace.sinks.binding import Binder
+from kubeproxy.modes.userspace.sinks.handover import HandOver
 from kubeproxy.modes.userspace.sinks.monitor import Monitor
 from kubeproxy.modes.userspace.sinks.ports import PortAllocator, parse_port_range
 from kubeproxy.modes.userspace.sinks.sockets import SocketSink
@@ -60,6 +61,8 @@ logger = get_logger(__name__)
 
 class UserspaceBackend(Backend[Item, Value, Options]):
     """Listeners, claims and portals of one family."""
+
+    carries = True
 
     def __init__(self, family: Family, options: Options) -> None:
         super().__init__(family, options)
@@ -146,6 +149,9 @@ class UserspaceBackend(Backend[Item, Value, Options]):
     async def refused_packets(self, frontends: Frontends) -> Sequence[RefusedPackets]:
         return parse_refused(await self.tables.save(REFUSING_TABLE, with_counters=True))
 
+    async def hand_over(self) -> None:
+        await HandOver(self.sockets, self.tables).run()
+
     async def close(self) -> None:
         await self.sockets.close()
 
@@ -160,7 +166,7 @@ MODE = Mode(
     create=UserspaceBackend,
     check=check,
     cleanup=cleanup,
+    retire=retire,
     resolve=resolve_variant,
-    leftovers_of=("iptables", "nftables", "ipvs"),
     algorithms=frozenset(Algorithm),
 )

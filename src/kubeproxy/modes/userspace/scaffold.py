@@ -42,6 +42,7 @@ SCOPE = Scope(
         for table, chain, match, comment, target, position in _JUMPS
     ),
     identify=identify,
+    mode="userspace",
 )
 
 

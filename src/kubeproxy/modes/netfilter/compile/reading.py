@@ -2,12 +2,13 @@
 
 Recognised as ours are the chains of a mode's `Scope`, by name, by prefix or as a group, and its
 jumps. A shared chain is recognised rule by rule, or else not at all: its state then differs from
-what is wanted, and it will be rewritten.
+what is wanted, and it will be rewritten. What another mode has under names of ours is
+not ours: `set_aside` shows the table without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -31,8 +32,9 @@ from kubeproxy.modes.netfilter.items import (
     Section,
     SharedChain,
 )
+from kubeproxy.modes.netfilter.names import CONTESTED, SIGNS, old_name
 from kubeproxy.modes.netfilter.rules.canonical import canonical_rule
-from kubeproxy.modes.netfilter.rules.text import TableText
+from kubeproxy.modes.netfilter.rules.text import USER_CHAIN, TableText
 
 
 class OwnContent(Struct, frozen=True):
@@ -99,6 +101,54 @@ def read_table(table: TableText, scope: Scope) -> OwnContent:
         sections=_read_sections(shared),
         jumps=_read_jumps(table, scope),
     )
+
+
+class SetAside(Struct, frozen=True):
+    """A table as it would be if these chains, which are of another mode, had their old names."""
+
+    table: TableText
+    chains: tuple[str, ...] = ()
+
+
+def set_aside(table: TableText, scope: Scope) -> SetAside:
+    """Find the chains of another mode that have names of ours.
+
+    They serve until we have taken over, so they are not rewritten but renamed, and the jumps that
+    lead to them with them. A table that has a sign of our own mode was ours before: then they are
+    our own chains, or a take-over was interrupted after the renaming.
+    """
+    theirs, ours = (SIGNS.get(mode, {}).get(table.name) for mode in (scope.rival, scope.mode))
+    if theirs not in table.policies or ours in table.policies:
+        return SetAside(table)
+    contested = sorted(CONTESTED.get(table.name, frozenset()) & table.policies.keys())
+    chains = tuple(chain for chain in contested if old_name(chain) not in table.policies)
+    return SetAside(_renamed(table, chains), chains)
+
+
+def _renamed(table: TableText, chains: Sequence[str]) -> TableText:
+    """The table with the old names of these chains; their own rules are left out."""
+    policies = {old_name(c) if c in chains else c: policy for c, policy in table.policies.items()}
+    rules = {chain: text for chain, text in table.rules.items() if chain not in chains}
+    for entrance in rules.keys() & _entrances(table):
+        for chain in chains:
+            led, leads = f" -j {chain}\n", f" -j {old_name(chain)}\n"
+            rules[entrance] = rules[entrance].replace(led, leads)
+    return TableText(table.name, policies, rules)
+
+
+def _entrances(table: TableText) -> frozenset[str]:
+    """The built-in chains."""
+    return frozenset(chain for chain, policy in table.policies.items() if policy != USER_CHAIN)
+
+
+def lines_before(table: TableText, scope: Scope) -> dict[str, int]:
+    """By built-in chain: behind how many rules our jumps belong."""
+    found: dict[str, int] = {}
+    for chain in {jump.chain for jump, _ in scope.jumps if jump.table == table.name}:
+        for number, line in enumerate(table.lines(chain), 1):
+            if line.rpartition(" -j ")[2].partition(" ")[0] in scope.follows:
+                found[chain] = number
+    return found
 
 
 def _read_groups(table: TableText, group_of: Mapping[str, str]) -> dict[ChainGroup, GroupRules]:

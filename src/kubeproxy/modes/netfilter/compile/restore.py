@@ -1,7 +1,10 @@
 """From the changes of one batch to restore input, and what holds once it is applied. Pure.
 
 The order inside a table: declare chains (which empties them), fill them, point to them, detach,
-delete. One restore commits a table at once, so no packet sees the steps between.
+delete. One restore commits a table at once, so no packet sees the steps between. Names that another
+mode has are made free before that, by a commit of its own: in nf_tables a name means, until the
+end of a commit, the chain that had it at the beginning, so rules for the new chain would end up in
+the renamed one.
 """
 
 from __future__ import annotations
@@ -15,17 +18,33 @@ from kubeproxy.modes.base import Change
 from kubeproxy.modes.netfilter.compile.changes import ChangesByType, RuleChange, by_type
 from kubeproxy.modes.netfilter.compile.shared import SharedContent
 from kubeproxy.modes.netfilter.items import GroupRules, Jump, Order, Position, Rules, Scope
+from kubeproxy.modes.netfilter.names import old_name
 from kubeproxy.modes.netfilter.rules.text import chain_line
 
 SharedContents: TypeAlias = Mapping[tuple[str, str], SharedContent]
 """Believed content by table and chain."""
 
 
+class Surroundings(Struct, frozen=True):
+    """What else a table holds that matters to us.
+
+    `set_aside` are chains of another mode that must be renamed, because we want their names.
+    `before` has, by built-in chain, how many rules stay in front of our jumps.
+    """
+
+    set_aside: tuple[str, ...] = ()
+    before: Mapping[str, int] = {}
+
+
+NOTHING_ELSE = Surroundings()
+
+
 class RestoreInput(Struct, frozen=True):
     """The text for one `iptables-restore`, and what it promises.
 
-    `shared` is what the shared chains it touches hold once it is applied. `added` and `removed`
-    count rules, for the metrics.
+    `renaming` is another one that must be run first; as a rule there is none. `shared` is what the
+    shared chains it touches hold once it is applied. `added` and `removed` count rules, for the
+    metrics.
     """
 
     table: str
@@ -33,10 +52,15 @@ class RestoreInput(Struct, frozen=True):
     shared: SharedContents
     added: int
     removed: int
+    renaming: str = ""
 
 
 def compose(
-    table: str, changes: Iterable[RuleChange], shared: SharedContents, scope: Scope
+    table: str,
+    changes: Iterable[RuleChange],
+    shared: SharedContents,
+    scope: Scope,
+    surroundings: Surroundings = NOTHING_ELSE,
 ) -> RestoreInput:
     """The restore input that brings about these changes, all of one table.
 
@@ -53,10 +77,21 @@ def compose(
         if guest.new is not None:  # another program has the chain too, so it is never removed
             parts.add_chain(guest.item.name, guest.new.text)
     after = _add_shared_chains(parts, table, typed, shared)
-    parts.pointers += _jump_commands(typed.jumps, scope)
+    parts.pointers += _jump_commands(typed.jumps, scope, surroundings.before)
     return RestoreInput(
-        table, parts.text(table), after, added=typed.added_rules, removed=typed.removed_rules
+        table,
+        parts.text(table),
+        after,
+        added=typed.added_rules,
+        removed=typed.removed_rules,
+        renaming=_renaming(table, surroundings.set_aside),
     )
+
+
+def _renaming(table: str, chains: Sequence[str]) -> str:
+    """Restore input that gives chains their old names; the jumps that lead to them follow."""
+    lines = [f"-E {chain} {old_name(chain)}\n" for chain in chains]
+    return "".join((f"*{table}\n", *lines, "COMMIT\n")) if lines else ""
 
 
 def _add_shared_chains(
@@ -131,7 +166,9 @@ class _Parts:
         )
 
 
-def _jump_commands(changes: Sequence[Change[Jump, Position]], scope: Scope) -> Iterator[str]:
+def _jump_commands(
+    changes: Sequence[Change[Jump, Position]], scope: Scope, before: Mapping[str, int]
+) -> Iterator[str]:
     """Insert and delete jumps in the scope's order: of two put first, the later ends on top."""
     by_jump = {change.item: change for change in changes}
     for jump, position in scope.jumps:
@@ -141,6 +178,7 @@ def _jump_commands(changes: Sequence[Change[Jump, Position]], scope: Scope) -> I
         if change.new is None:
             yield f"-D {jump.chain} {jump.rule}\n"
         elif position is Position.FIRST:
-            yield f"-I {jump.chain} {jump.rule}\n"
+            number = f" {before[jump.chain] + 1}" if jump.chain in before else ""
+            yield f"-I {jump.chain}{number} {jump.rule}\n"
         else:
             yield f"-A {jump.chain} {jump.rule}\n"

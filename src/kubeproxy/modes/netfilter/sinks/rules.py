@@ -16,9 +16,19 @@ from kubeproxy.errors import Drifted, KernelError
 from kubeproxy.modes.base import Batch
 from kubeproxy.modes.netfilter.compile.batches import split
 from kubeproxy.modes.netfilter.compile.changes import RuleChange
-from kubeproxy.modes.netfilter.compile.reading import read_table
+from kubeproxy.modes.netfilter.compile.reading import (
+    SetAside,
+    lines_before,
+    read_table,
+    set_aside,
+)
 from kubeproxy.modes.netfilter.compile.refusals import RestoreRefused, explain
-from kubeproxy.modes.netfilter.compile.restore import RestoreInput, compose
+from kubeproxy.modes.netfilter.compile.restore import (
+    NOTHING_ELSE,
+    RestoreInput,
+    Surroundings,
+    compose,
+)
 from kubeproxy.modes.netfilter.compile.shared import SharedContent
 from kubeproxy.modes.netfilter.items import (
     Chain,
@@ -31,6 +41,7 @@ from kubeproxy.modes.netfilter.items import (
     Section,
     SharedChain,
 )
+from kubeproxy.modes.netfilter.names import signs_in
 from kubeproxy.modes.netfilter.rules.text import TableText, parse_save
 from kubeproxy.modes.netfilter.sinks.xtables import Tables
 
@@ -103,6 +114,11 @@ class NetfilterSink:
         self.read_seconds = 0.0
         """How long the last reading of the tables took."""
         self.tables = tables
+        self.signs: dict[str, frozenset[str]] = {}
+        """By table: the modes that showed in it when it was last read."""
+        self._surroundings: dict[str, Surroundings] = {}
+        self.sets_aside = False
+        """Are chains of another mode that have our names renamed, rather than rewritten?"""
         self._shared: dict[tuple[str, str], SharedContent] = {}
         self._drift_suspected = False
         self._has_succeeded = False
@@ -114,22 +130,34 @@ class NetfilterSink:
         if self._before_read is not None:
             self._before_read()
         found: dict[RuleItem, RuleValue] = {}
-        self._shared = {}
+        self._shared, self.signs = {}, {}
         for name in self.scope.tables:
             text = self.scope.respell(await self.tables.save(name))
             saved = {table.name: table for table in parse_save(text)}
-            own = read_table(saved.get(name, TableText(name)), self.scope)
+            own = read_table(self._own_view(saved.get(name, TableText(name))), self.scope)
             self.statistics.rules[name] = own.rule_count
             self._shared |= own.shared
             found |= own.items()
         self.read_seconds = time.monotonic() - started
         return found
 
+    def _own_view(self, table: TableText) -> TableText:
+        """The table without what another mode has under our names; take note of what else it holds.
+
+        Nothing is renamed yet: that is done right before our own chains are written (`apply`).
+        """
+        self.signs[table.name] = signs_in(table.name, table.policies)
+        view = set_aside(table, self.scope) if self.sets_aside else SetAside(table)
+        before = lines_before(view.table, self.scope)
+        self._surroundings[table.name] = Surroundings(view.chains, before)
+        return view.table
+
     def compile(self, changes: Sequence[RuleChange]) -> Iterator[Batch[RestoreInput]]:
         """Batches of one table each, composed from what the shared chains hold at that moment."""
         limit = NFT_BATCH_LINES if self.tables.is_nft else LEGACY_BATCH_LINES
         for table, batch in split(changes, self.scope, limit):
-            restore = compose(table, batch, self._shared, self.scope)
+            around = self._surroundings.get(table, NOTHING_ELSE)
+            restore = compose(table, batch, self._shared, self.scope, around)
             yield Batch(tuple(batch), restore, size=len(restore.text))
 
     async def apply(self, batch: Batch[RestoreInput]) -> None:
@@ -139,6 +167,8 @@ class NetfilterSink:
         refuses whatever it is given.
         """
         restore = batch.payload
+        if restore.renaming:
+            await self._rename(restore)
         try:
             await self.tables.restore(restore.text)
         except RestoreRefused as refused:
@@ -170,8 +200,23 @@ class NetfilterSink:
                 f"{refused}; it refuses any rule, so no Service is to blame"
             ) from None
 
+    async def _rename(self, restore: RestoreInput) -> None:
+        """Make names free that we want. Raise Drifted if the tool cannot, and never ask it again.
+
+        After another look such chains are rewritten in place, which is a gap for their mode.
+        """
+        try:
+            await self.tables.restore(restore.renaming)
+        except RestoreRefused as refused:
+            self.statistics.failures += 1
+            self.sets_aside = False
+            raise Drifted(f"chains of another mode cannot be renamed: {refused}") from refused
+        before = self._surroundings[restore.table].before
+        self._surroundings[restore.table] = Surroundings(before=before)
+
     def record(self, restore: RestoreInput) -> None:
         """Move the belief on: this restore is in the kernel now."""
+        self._surroundings.pop(restore.table, None)
         self._shared |= restore.shared
         self.statistics.count(restore)
 

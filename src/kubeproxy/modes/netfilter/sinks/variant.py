@@ -72,6 +72,12 @@ async def variants_in_use(family: Family) -> list[str]:
     return [""]
 
 
+async def variant_name(*, is_nft: bool) -> str:
+    """The variant to insist on to see these tables; empty if the plain name does."""
+    wanted = NFT if is_nft else LEGACY
+    return "" if await _default_variant() == wanted else wanted
+
+
 async def saved_rules() -> dict[str, str]:
     """What both variants hold, in both families, by variant."""
     return {NFT: await _save(NFT), LEGACY: await _save_legacy()}

@@ -236,16 +236,25 @@ class SocketSink:
             [_open_request(item, held) for item, held in self._listeners.items()]
         )
 
+    def bound_ports(self) -> frozenset[int]:
+        """The proxy ports of all listeners."""
+        return frozenset(self._ports.values())
+
+    def release_claims(self) -> None:
+        """Give claimed ports up, so that another proxy can claim them."""
+        for handle in self._claim_sockets.values():
+            handle.close()
+        self._claim_sockets.clear()
+        self._claims.clear()
+
     async def close(self) -> None:
         """Stop the carrier and close every socket."""
         await self.supervisor.stop()
         for held in self._listeners.values():
             self._binder.close(held.handle)
-        for handle in self._claim_sockets.values():
-            handle.close()
-        for state in (self._listeners, self._claim_sockets, self._ports, self._claims):
+        self.release_claims()
+        for state in (self._listeners, self._ports, self._uncarried):
             state.clear()
-        self._uncarried.clear()
 
 
 def _owner_of(route: Route) -> ServicePortId:
