@@ -19,7 +19,7 @@ from kpctl.connections.cli import connections
 from kpctl.dashboard.cli import dashboard
 from kpctl.doctor.cli import doctor
 from kpctl.drift.cli import drift
-from kpctl.look.cli import apply, cleanup, plan
+from kpctl.look.cli import apply, check, cleanup, plan
 from kpctl.look.exits import FAILED
 from kpctl.report.cli import explain, get, render, status
 from kpctl.top.cli import top
@@ -88,6 +88,7 @@ for _name, _folder in _DESK_COMMANDS.items():
 for _command in (
     plan,
     apply,
+    check,
     cleanup,
     doctor,
     drift,

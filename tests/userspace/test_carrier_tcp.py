@@ -9,6 +9,7 @@ import resource
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.support.userspace_kit import HERE, Proxy, Servers, close
@@ -17,7 +18,7 @@ from tests.support.waiting import until_async, within_limit
 from kubeproxy.modes.userspace.carrier.balance import Target
 from kubeproxy.modes.userspace.carrier.messages import Balance
 from kubeproxy.modes.userspace.carrier.reactor import Reactor
-from kubeproxy.modes.userspace.carrier.shared import Shared
+from kubeproxy.modes.userspace.carrier.shared import DIAL_SECONDS, Shared
 from kubeproxy.modes.userspace.carrier.tcp import TcpListener
 
 MEGABYTE = 1 << 20
@@ -79,13 +80,17 @@ async def test_an_endpoint_that_refused_is_left_alone_for_a_while(
 class Listening:
     """A listener of this very process, whose event loop is driven by hand."""
 
-    def __init__(self, *targets: Target) -> None:
-        self.reactor = Reactor(time.monotonic)
+    def __init__(self, *targets: Target, clock: Callable[[], float] = time.monotonic) -> None:
+        self.reactor = Reactor(clock)
         self.shared = Shared(self.reactor, limit=1000, write=lambda text, service: None)
         handle = socket.create_server((HERE, 0))
         self.port = int(handle.getsockname()[1])
         self._listener = TcpListener(handle, "default/web", self.shared)
         self._listener.update(Balance(targets))
+
+    @property
+    def is_dialling(self) -> bool:
+        return any(each.next_deadline() is not None for each in self.shared.dial_timeouts)
 
     def close(self) -> None:
         self._listener.close()
@@ -112,28 +117,55 @@ def test_an_answer_that_waits_to_be_handled_is_no_time_out() -> None:
     assert len(carrier.shared.hops) == 0
 
 
-async def test_an_endpoint_that_never_answers_costs_a_quarter_second(
-    proxy: Proxy, servers: Servers
-) -> None:
-    """Its queue is full, so connecting to it goes nowhere."""
-    with socket.socket() as full:
+@contextlib.contextmanager
+def full_queue() -> Iterator[Target]:
+    """An endpoint whose queue is full, so that connecting to it goes nowhere."""
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.socket())
         full.bind((HERE, 0))
         full.listen(0)
         stuck = Target(HERE, full.getsockname()[1])
-        fillers = [socket.socket() for _ in range(3)]
-        for filler in fillers:
+        for _ in range(3):
+            filler = stack.enter_context(socket.socket())
             filler.setblocking(False)
             filler.connect_ex(stuck)
+        yield stuck
+
+
+async def test_an_endpoint_that_never_answers_costs_a_quarter_second(
+    proxy: Proxy, servers: Servers
+) -> None:
+    with full_queue() as stuck:
         port = await proxy.serve([stuck, await servers.naming("b")])
         # Two at a time, since round robin begins at either: one of them meets the silent one.
         started = time.monotonic()
         answers = await asyncio.gather(*(ask(port) for _ in range(2)))
         elapsed = time.monotonic() - started
-        for filler in fillers:
-            filler.close()
     assert set(answers) == {"b"}
     assert elapsed > 0.2
     assert any("Connection timed out" in message.text for message in proxy.logged)
+
+
+def test_only_the_first_connection_waits_for_a_silent_endpoint() -> None:
+    """What it found is remembered for the others: none of them tries, or waits, again."""
+    now = 1000.0
+    with contextlib.ExitStack() as stack:
+        stuck = stack.enter_context(full_queue())
+        good = stack.enter_context(socket.create_server((HERE, 0), backlog=100))
+        targets = (stuck, Target(HERE, good.getsockname()[1]))
+        carrier = stack.enter_context(contextlib.closing(Listening(*targets, clock=lambda: now)))
+        waits = 0
+        for number in range(1, 31):
+            stack.enter_context(socket.create_connection((HERE, carrier.port)))
+            while len(carrier.shared.hops) < number:
+                carrier.reactor.run_once()
+            while carrier.is_dialling:
+                carrier.reactor.run_once()  # an answer, or a quarter of a second without one
+                if carrier.is_dialling:
+                    waits += 1
+                    now += DIAL_SECONDS[0]
+                    carrier.reactor.run_once()
+    assert waits == 1, "of thirty connections, fifteen would meet it by turns"
 
 
 async def test_when_all_attempts_fail_the_connection_is_closed(proxy: Proxy) -> None:

@@ -127,6 +127,9 @@ class SmallApiServer:
     async def patch(self, collection: str, namespace: str, name: str, patch: Json) -> Json:
         return await self._change(lambda: self.store.patch(collection, namespace, name, patch))
 
+    async def update(self, collection: str, namespace: str, name: str, item: Json) -> Json:
+        return await self._change(lambda: self.store.update(collection, namespace, name, item))
+
     async def delete(self, collection: str, namespace: str, name: str) -> Json:
         return await self._change(lambda: self.store.delete(collection, namespace, name))
 
@@ -188,9 +191,18 @@ class SmallApiServer:
             return await self._write(request, collection, namespace, name)
         if name:
             return web.json_response(self.store.get(collection, namespace, name))
-        if request.query.get("watch") == "true":
-            return await self._watch(request, collection)
-        return self._list(request, collection)
+        is_watch = request.query.get("watch") == "true"
+        if not is_watch or request.query.get("sendInitialEvents") == "true":
+            self._require_version(request.query.get("resourceVersion", ""))
+        return (
+            await self._watch(request, collection) if is_watch else self._list(request, collection)
+        )
+
+    def _require_version(self, version: str) -> None:
+        """Refuse to list at a version that is still to come. A watch waits for it in silence."""
+        if version and int(version) > self.store.version:
+            message = f"Too large resource version: {version}, current: {self.store.version}"
+            raise StatusError(504, "Timeout", message)
 
     def _authenticate(self, request: web.Request) -> str:
         if self.tokens is None:

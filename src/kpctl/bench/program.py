@@ -95,6 +95,10 @@ class RunningProxy:
                 env={**os.environ, **environment},
             )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def usage(self) -> Usage:
         self.require_alive()
         folder = Path(f"/proc/{self._process.pid}")

@@ -49,6 +49,8 @@ class ServiceText(msgspec.Struct, frozen=True):
     health_check_node_port: int = 0
     algorithm: str = ""
     annotations: Mapping[str, str] = {}
+    is_short: bool = False
+    """Is it written in the short form of manifests?"""
     hung_up: tuple[str, ...] = ()
 
 
@@ -209,6 +211,7 @@ class _ServiceFields(msgspec.Struct, forbid_unknown_fields=True, rename="camel")
     health_check_node_port: int = 0
     algorithm: str = ""
     annotations: dict[str, str] = {}
+    short_form: bool = False
 
 
 class _FlowFields(msgspec.Struct, forbid_unknown_fields=True):
@@ -298,6 +301,7 @@ def _service(name: str, raw: Mapping[str, object]) -> ServiceText:
             health_check_node_port=fields.health_check_node_port,
             algorithm=fields.algorithm,
             annotations=fields.annotations,
+            is_short=fields.short_form,
         )
     except (msgspec.ValidationError, ConfigError) as error:
         raise ConfigError(f"service {name!r}: {error}") from error

@@ -49,6 +49,7 @@ from kpctl.flows.objects import (
     node_manifest,
     service_cidr_manifest,
     service_manifest,
+    short_document,
     slice_manifests,
 )
 from kpctl.flows.outcomes import Stickiness, check_outcomes
@@ -214,8 +215,14 @@ class _Run:
     async def _write(self) -> None:
         """Write the current Services for the proxies, and wait until they have synced them."""
         began = time.time()
-        manifests = [service_manifest(s, self._world) for s in self._services.values()]
-        for service in self._services.values():
+        shorts = [service for service in self._services.values() if service.is_short]
+        # Before the other file, whose generation is waited for.
+        self._lab.proxies.write_document(
+            "flow-short", short_document(shorts, self._world) if shorts else None
+        )
+        others = [service for service in self._services.values() if not service.is_short]
+        manifests = [service_manifest(service, self._world) for service in others]
+        for service in others:
             manifests += slice_manifests(service, self._world)
         manifests.append(generation_manifest(next(_generations)))
         self._lab.proxies.write("flow", manifests)

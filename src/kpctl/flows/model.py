@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from kpctl.flows.flow import ServiceText
-from kpctl.flows.objects import World, service_cidr_manifest, service_manifest, slice_manifests
+from kpctl.flows.objects import World, service_cidr_manifest, typed_objects
 from kpctl.lab.topology import POD_CIDR, Node
 from kubeproxy.api import objects
 from kubeproxy.api.decode import decode_service, decode_service_cidrs, decode_slice
@@ -38,20 +38,18 @@ def node_plans(
 ) -> tuple[ServicePlan, ...]:
     """The plans of one node for one family."""
     store = Store()
-    for service in services:
-        decoded = decode_service(
-            msgspec.convert(service_manifest(service, world), objects.Service), facts.family
-        )
-        if decoded.facts is not None:
-            store.set_service(decoded.facts)
-        for manifest in slice_manifests(service, world):
-            found = decode_slice(msgspec.convert(manifest, objects.EndpointSlice), facts.name)
-            if found.family is facts.family:
-                store.set_slice(found.facts)
-        if decoded.facts is not None:
-            name = decoded.facts.name
-            failing = _failing(service, decoded.facts, store.endpoints(name), world)
-            store.set_failing(name, failing)
+    for text in services:
+        found, slices = typed_objects(text, world)
+        for each in slices:
+            decoded = decode_slice(each, facts.name)
+            if decoded.family is facts.family:
+                store.set_slice(decoded.facts)
+        for service in found:
+            known = decode_service(service, facts.family).facts
+            if known is not None:
+                store.set_service(known)
+                failing = _failing(text, known, store.endpoints(known.name), world)
+                store.set_failing(known.name, failing)
     return tuple(
         plan
         for name in sorted(store.service_names())

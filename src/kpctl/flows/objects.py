@@ -8,7 +8,7 @@ the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -25,8 +25,17 @@ from kpctl.lab.topology import (
     nth_address,
 )
 from kubeproxy.api.annotations import format_weights
-from kubeproxy.api.objects import ALGORITHM_ANNOTATION, WEIGHTS_ANNOTATION
+from kubeproxy.api.objects import (
+    ALGORITHM_ANNOTATION,
+    HEALTH_CHECK_ANNOTATION,
+    WEIGHTS_ANNOTATION,
+    EndpointSlice,
+    Service,
+)
+from kubeproxy.api.short_form import ShortProblem, parse_services
+from kubeproxy.api.short_objects import service_objects
 from kubeproxy.errors import ConfigError
+from kubeproxy.facts.address import join_host_port
 from kubeproxy.facts.ids import Family, Protocol
 
 LOCALHOST = "localhost"
@@ -137,6 +146,49 @@ def service_manifest(service: ServiceText, world: World) -> Manifest:
         "spec": {key: value for key, value in spec.items() if value != []},
         "status": {"loadBalancer": {"ingress": list(_ingress(service, world))}},
     }
+
+
+def short_document(services: Iterable[ServiceText], world: World) -> Manifest:
+    """These Services in the short form: they listen on their external IPs."""
+    return {"services": {service.name: _short(service, world) for service in services}}
+
+
+def _short(service: ServiceText, world: World) -> Manifest:
+    check = service.annotations.get(HEALTH_CHECK_ANNOTATION, "")
+    options = {"algorithm": service.algorithm, "check": check}
+    return {
+        "listen": [
+            f"{join_host_port(world.address(name, f), port.port)}/{port.protocol.value.lower()}"
+            for port in service.ports
+            for name in service.external_ips
+            for f in world.families
+        ],
+        "to": [
+            f"{join_host_port(world.address(e.host, f), target)} weight {e.weight}"
+            for target in dict.fromkeys(port.target for port in service.ports)
+            for e in service.endpoints
+            for f in world.families
+        ],
+    } | {key: value for key, value in options.items() if value}
+
+
+def typed_objects(
+    service: ServiceText, world: World
+) -> tuple[tuple[Service, ...], tuple[EndpointSlice, ...]]:
+    """What a proxy gets of a Service, whichever form it is written in. Raises ConfigError."""
+    if not service.is_short:
+        found = msgspec.convert(service_manifest(service, world), Service)
+        return (found,), tuple(
+            msgspec.convert(each, EndpointSlice) for each in slice_manifests(service, world)
+        )
+    (parsed,) = parse_services(short_document([service], world))
+    if isinstance(parsed, ShortProblem):
+        raise ConfigError(f"service {service.name!r}: {parsed}")
+    expanded = service_objects(parsed, {}).values()
+    return (
+        tuple(each for each in expanded if isinstance(each, Service)),
+        tuple(each for each in expanded if isinstance(each, EndpointSlice)),
+    )
 
 
 def _service_port(port: PortText) -> Manifest:

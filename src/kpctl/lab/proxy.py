@@ -90,13 +90,18 @@ class Proxies:
 
     def write(self, name: str, manifests: Iterable[Mapping[str, object]]) -> None:
         """Replace one manifest file atomically, or remove it if there are no manifests."""
-        path = self.manifests / f"{name}.json"
         items = list(manifests)
-        if not items:
+        document = {"apiVersion": "v1", "kind": "List", "items": items} if items else None
+        self.write_document(name, document)
+
+    def write_document(self, name: str, document: Mapping[str, object] | None) -> None:
+        """Replace one manifest file atomically by this document, or remove it."""
+        path = self.manifests / f"{name}.json"
+        if document is None:
             path.unlink(missing_ok=True)
             return
         draft = self.manifests / f".{name}.draft"
-        draft.write_bytes(msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": items}))
+        draft.write_bytes(msgspec.json.encode(document))
         draft.rename(path)
 
     async def start(self, mode: str, flags: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The commands `kpctl plan`, `apply` and `cleanup`: options in, exit code out.
+"""The commands `kpctl plan`, `check`, `apply` and `cleanup`: options in, exit code out.
 
 Everything else is imported when a command runs, so that `kpctl --help` stays quick.
 """
@@ -106,6 +106,39 @@ def _print_plans(evaluation: Evaluation, node_ports: NodePorts, output: str) -> 
     from kpctl.look.output import print_data
 
     print_data([plan_document(family, plan, node_ports) for family, plan in plans], output)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kpctl check services.d
+  kpctl check --strict --mode nftables web.yaml && cp web.yaml services.d/
+
+\b
+Exit codes:
+  0  everything can be used
+  2  the command line is wrong
+  3  part of it cannot be used, or with --strict has no effect
+"""
+)
+@click.argument("files", nargs=-1, required=True, type=_FILE)
+@click.option("--mode", type=_MODES, help="the mode that will use them (default: iptables)")
+@click.option("--strict", is_flag=True, help="what has no effect is an error, too")
+def check(files: tuple[str, ...], mode: str | None, strict: bool) -> None:
+    """Check manifests, in the short form or as objects, and print what is wrong with them.
+
+    FILES are manifests, directories of manifests, or - for standard input. Nothing is changed, and
+    host names are not looked up.
+    """
+    from kpctl.look.check import check_files
+
+    _use_sentences()
+    found = check_files(tuple(map(Path, files)), mode or "")
+    end_if_rejected(found.rejected, "the rest can be used")
+    if found.noted and strict:
+        raise _Rejected("Part of the files has no effect, see the notes above.")
+    noun = "Service" if found.services == 1 else "Services"
+    click.echo(f"{found.services} {noun} can be used.")
 
 
 @click.command(epilog=EPILOG)

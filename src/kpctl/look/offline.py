@@ -185,17 +185,28 @@ class Input(Struct, frozen=True):
     rejected: int
     node: str
     node_facts: Mapping[Family, NodeFacts]
+    noted: int = 0
+    """How much in the files has no effect."""
+    target_ports: Mapping[Key, Mapping[str, int]] = {}
 
 
-def read_input(request: OfflineRequest) -> Input:
+def read_input(request: OfflineRequest, *, resolves_names: bool = True) -> Input:
     """Read files and configuration. Raises ConfigError."""
     settings = settings_for(request)
-    reading = read_objects(request.files)
+    reading = read_objects(request.files, resolves_names=resolves_names)
     name, node = choose_node(request.node, reading.objects)
     is_here = request.is_here or not request.main_addresses or name == this_host()
     own = request if is_here else replace(request, addresses=(), main_addresses=())
     facts = node_facts_by_family(settings, name, node, own.addresses, own.main_addresses)
-    return Input(settings, reading.objects, reading.rejected, name, facts)
+    return Input(
+        settings=settings,
+        objects=reading.objects,
+        rejected=reading.rejected,
+        node=name,
+        node_facts=facts,
+        noted=reading.noted,
+        target_ports=reading.target_ports,
+    )
 
 
 def build(

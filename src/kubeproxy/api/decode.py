@@ -109,10 +109,8 @@ def decode_service(
     """
     name = name or service_name(service)
     spec = service.spec
-    if not spec.cluster_ip or spec.cluster_ip == "None" or spec.type == "ExternalName":
-        return DecodedService(None)
-    cluster_ip = _cluster_ip(spec, family)
-    if cluster_ip is None:
+    cluster_ip = _cluster_ip(spec, family) if _has_cluster_ip(spec) else None
+    if cluster_ip is None and spec.type != objects.LISTEN_TYPE:
         return DecodedService(None)
     problems: list[str] = []
     ignored: list[str] = []
@@ -120,7 +118,7 @@ def decode_service(
     is_external_local = spec.external_traffic_policy == "Local" and _is_accessible_by_type(spec)
     facts = ServiceFacts(
         name=name,
-        cluster_ip=cluster_ip,
+        cluster_ip=cluster_ip or "",
         ports=tuple(_service_ports(spec.ports or (), problems)),
         external_ips=tuple(_addresses("spec.externalIPs", spec.external_ips, family, problems)),
         load_balancer_ips=tuple(_load_balancer_ips(service.status, family, problems, ignored)),
@@ -132,7 +130,14 @@ def decode_service(
         policy=decode_policy(service.metadata.annotations, wrong),
         ignored=(*ignored, *wrong),
     )
+    if not (facts.cluster_ip or facts.external_ips):
+        return DecodedService(None)  # of the short form, and all its addresses are of the other
     return DecodedService(facts, (*problems, *wrong))
+
+
+def _has_cluster_ip(spec: objects.ServiceSpec) -> bool:
+    is_without = spec.type in ("ExternalName", objects.LISTEN_TYPE)
+    return bool(spec.cluster_ip) and spec.cluster_ip != "None" and not is_without
 
 
 def _cluster_ip(spec: objects.ServiceSpec, family: Family) -> str | None:

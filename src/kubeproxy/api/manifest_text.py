@@ -3,7 +3,8 @@
 Objects of kinds that the proxy does not watch are passed over. What an API server would fill in (a
 namespace, port names, the other spelling of the cluster IP) is filled in here. An object that
 cannot be used is named with the reason and the remedy, and the others of its file stay usable. A
-text that is no manifest at all raises `ObjectError`.
+text that is no manifest at all raises `ObjectError`. Services of the short form (`short_form`) may
+stand beside objects, in documents of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from msgspec.structs import replace
 
 from kubeproxy.api.json_text import NotJson, Parsed, parse_json
 from kubeproxy.api.manifest_fields import unknown_fields
+from kubeproxy.api.manifest_lines import Lines, path_in
 from kubeproxy.api.objects import SERVICE_NAME_LABEL, EndpointSlice, Service, ServiceSpec
+from kubeproxy.api.short_form import (
+    NAMESPACE,
+    ShortProblem,
+    ShortService,
+    is_short_form,
+    parse_services,
+)
+from kubeproxy.api.short_objects import service_objects
 from kubeproxy.api.source import Kind, Object, Undecodable
 from kubeproxy.errors import ObjectError
 from kubeproxy.facts.address import parse_ip
@@ -35,6 +45,7 @@ _Value = TypeVar("_Value")
 
 Key: TypeAlias = tuple[Kind, str, str]
 """Kind, namespace, name."""
+Path: TypeAlias = tuple[str | int, ...]
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -47,19 +58,60 @@ class Manifest(msgspec.Struct, frozen=True):
     """What stands in the file and has no effect: unknown fields, ignored kinds."""
     target_ports: Mapping[Key, Mapping[str, int]] = {}
     """Each Service's numeric target ports by the name of their port."""
+    shorts: Mapping[str, Short] = {}
+    """Services of the short form by name. Their objects are not among `objects`."""
+    lines: Mapping[Undecodable, int] = {}
+    """On which lines problems stand, as far as that is known."""
+
+
+class Short(msgspec.Struct, frozen=True):
+    """A Service of the short form. `objects` is empty where they depend on host names."""
+
+    service: ShortService
+    objects: Mapping[Key, Object] = {}
+
+    @classmethod
+    def of(cls, service: ShortService) -> Short:
+        return cls(service, {} if service.host_names else service_objects(service, {}))
+
+
+class _Source(msgspec.Struct, frozen=True):
+    """A document; `number` counts those of the text, and is -1 where lines are not known."""
+
+    value: object
+    number: int = -1
+    duplicates: tuple[str, ...] = ()
 
 
 class _Reading:
     """What was found so far in one file. Dictionaries keep the order and name things once."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
+        self.shorts: dict[str, Short] = {}
+        self.lines: dict[Undecodable, int] = {}
+        self.text_lines = Lines(text)
         self.objects: dict[Key, Object] = {}
         self.problems: dict[Undecodable, None] = {}
         self.notes: dict[str, None] = {}
         self.target_ports: dict[Key, Mapping[str, int]] = {}
 
     def result(self) -> Manifest:
-        return Manifest(self.objects, tuple(self.problems), tuple(self.notes), self.target_ports)
+        return Manifest(
+            objects=self.objects,
+            problems=tuple(self.problems),
+            notes=tuple(self.notes),
+            target_ports=self.target_ports,
+            shorts=self.shorts,
+            lines=self.lines,
+        )
+
+    def reject(self, problem: Undecodable, document: int, path: Path) -> None:
+        """Note an object that cannot be used, and where it stands."""
+        if problem in self.problems:
+            return
+        self.problems[problem] = None
+        if line := self.text_lines.find(document, path):
+            self.lines[problem] = line
 
 
 def decode_text(data: bytes) -> str:
@@ -73,11 +125,37 @@ def decode_text(data: bytes) -> str:
 
 def parse_manifest(text: str) -> Manifest:
     """Return the objects of watched kinds in this text. Raises ObjectError if it is no manifest."""
-    reading = _Reading()
+    reading = _Reading(text)
     for document in _documents(text, reading):
-        for item in _flatten(document):
-            _take(item, reading)
+        if is_short_form(document.value):
+            _take_short(document, reading)
+            continue
+        for path, item in _flatten(document.value):
+            _take(item, reading, document.number, path)
     return reading.result()
+
+
+def _take_short(document: _Source, reading: _Reading) -> None:
+    """Take the Services of the short form. Raises ObjectError if none of them can be found."""
+    assert isinstance(document.value, dict)
+    for text in document.duplicates:
+        raise ObjectError(f"{text}; remove one of them")
+    try:
+        for found in parse_services(document.value):
+            if isinstance(found, ShortProblem):
+                name = f"{NAMESPACE}/{str(found.path[1])[:_LONGEST_SHOWN]}"
+                problem = Undecodable(Kind.SERVICE, name, str(found))
+                reading.reject(problem, document.number, found.path)
+            elif found.name in reading.shorts:
+                text = "an earlier document of the file has a Service of this name"
+                problem = Undecodable(Kind.SERVICE, f"{NAMESPACE}/{found.name}", text)
+                reading.reject(problem, document.number, ("services", found.name))
+            else:
+                reading.shorts[found.name] = Short.of(found)
+    except ShortProblem as problem:
+        line = reading.text_lines.find(document.number, problem.path)
+        where = f"line {line}: " if line else ""
+        raise ObjectError(f"{where}{'.'.join(map(str, problem.path))}: {problem}") from problem
 
 
 class _JsonList(msgspec.Struct):
@@ -91,7 +169,7 @@ _JSON_LIST = msgspec.json.Decoder(_JsonList)
 _JSON = msgspec.json.Decoder(object)
 
 
-def _documents(text: str, reading: _Reading) -> Iterable[object]:
+def _documents(text: str, reading: _Reading) -> Iterable[_Source]:
     """Return the documents of a file. JSON is YAML too, but a JSON parser is much faster."""
     if not text.lstrip().startswith(("{", "[")):
         return _yaml_documents(text, "not YAML", reading)
@@ -105,7 +183,7 @@ def _documents(text: str, reading: _Reading) -> Iterable[object]:
         return _yaml_documents(text, problem, reading)
 
 
-def _json_documents(data: bytes, reading: _Reading) -> Iterable[object]:
+def _json_documents(data: bytes, reading: _Reading) -> Iterable[_Source]:
     """Return the one document, or the items of a list one by one, which saves most memory."""
     try:
         found = _noted(parse_json(_JSON_LIST, data), reading)
@@ -113,8 +191,8 @@ def _json_documents(data: bytes, reading: _Reading) -> Iterable[object]:
     except NotJson:
         is_list = False
     if not is_list:
-        return [_noted(parse_json(_JSON, data), reading)]
-    return ({"kind": found.kind, "items": [_json_item(item)]} for item in found.items)
+        return [_Source(_noted(parse_json(_JSON, data), reading))]
+    return (_Source({"kind": found.kind, "items": [_json_item(item)]}) for item in found.items)
 
 
 def _json_item(item: msgspec.Raw) -> object:
@@ -130,39 +208,44 @@ def _noted(parsed: Parsed[_Value], reading: _Reading) -> _Value:
     return parsed.value
 
 
-def _yaml_documents(text: str, problem: str, reading: _Reading) -> list[object]:
+def _yaml_documents(text: str, problem: str, reading: _Reading) -> list[_Source]:
     try:
-        found = [document for document in parse_documents(text) if document.value is not None]
+        found = [
+            _Source(document.value, number, document.duplicates)
+            for number, document in enumerate(parse_documents(text))
+            if document.value is not None
+        ]
     except YamlError as error:
         raise ObjectError(f"{problem}: {error}") from error
     if not found:
         raise ObjectError("the file is empty")
     for document in found:
         reading.notes |= dict.fromkeys(document.duplicates)
-    return [document.value for document in found]
+    return found
 
 
-def _flatten(document: object) -> Iterator[object]:
+def _flatten(document: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
     """Yield the objects of a document: itself, the elements of a list, the items of a `List`."""
     if isinstance(document, list):
-        for element in document:
-            yield from _flatten(element)
+        for index, element in enumerate(document):
+            yield from _flatten(element, (*path, index))
     elif isinstance(document, dict) and _text(document.get("kind")).endswith("List"):
         item_kind = _text(document["kind"]).removesuffix("List")
         items = document.get("items") or []
         if not isinstance(items, list):
             raise ObjectError(f"items of a {item_kind[:_LONGEST_SHOWN]}List are not a list")
-        for element in items:
+        for index, element in enumerate(items):
             yield from _flatten(
-                {"kind": item_kind, **element} if isinstance(element, dict) else element
+                {"kind": item_kind, **element} if isinstance(element, dict) else element,
+                (*path, "items", index),
             )
     else:
-        yield document
+        yield path, document
 
 
-def _take(item: object, reading: _Reading) -> None:
+def _take(item: object, reading: _Reading, document: int, path: Path) -> None:
     if not isinstance(item, dict) or not item.get("kind"):
-        raise ObjectError(f"expected an object with a kind, found {_describe(item)}")
+        raise ObjectError(f"expected an object with a kind, or services:, found {_describe(item)}")
     kind = _KINDS.get(_text(item["kind"]))
     if kind is None or not _is_of_group(kind, item):
         reading.notes.setdefault(_ignored(item))
@@ -173,12 +256,13 @@ def _take(item: object, reading: _Reading) -> None:
         reading.notes |= dict.fromkeys(_notes(kind, name, item, decoded))
     # Whatever one object makes our code raise ends at that object.
     except Exception as error:
-        reading.problems.setdefault(Undecodable(kind, name, str(error) or type(error).__name__))
+        reason = str(error) or type(error).__name__
+        reading.reject(Undecodable(kind, name, reason), document, (*path, *path_in(reason)))
         return
     key = (kind, decoded.metadata.namespace, decoded.metadata.name)
     if key in reading.objects:
         text = "the file holds another object of this name"
-        reading.problems.setdefault(Undecodable(kind, name, text))
+        reading.reject(Undecodable(kind, name, text), document, path)
         return
     reading.objects[key] = decoded
     if kind is Kind.SERVICE and (targets := _target_ports(item)):

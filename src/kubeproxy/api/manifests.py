@@ -8,15 +8,19 @@ What cannot be read is tried again: a file, or the directory. A directory that v
 unreadable or is replaced by an empty one (a volume that was unmounted looks like this) keeps its
 last objects until there are manifests again. Where the kernel cannot watch, the files are looked at
 every few seconds.
+
+Host names that Services of the short form name are looked up (`names`); another address of one is
+a change like one in a file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,7 +30,10 @@ from kubeproxy.api import objects
 from kubeproxy.api.backoff import Backoff, BackoffPolicy
 from kubeproxy.api.manifest_links import Place, is_dangling, places_of, real_path
 from kubeproxy.api.manifest_ports import unserved_targets
-from kubeproxy.api.manifest_text import Key, Manifest, decode_text, parse_manifest
+from kubeproxy.api.manifest_text import Key, Manifest, Short, decode_text, parse_manifest
+from kubeproxy.api.names import Names
+from kubeproxy.api.short_form import NAMESPACE
+from kubeproxy.api.short_objects import service_objects
 from kubeproxy.api.source import (
     CollectionState,
     Delete,
@@ -54,6 +61,8 @@ RETRY = BackoffPolicy(initial_seconds=0.5, cap_seconds=5.0, jitter=0.0, reset_se
 """How long to wait before something that could not be read is tried again."""
 MOST_BYTES = 100 << 20
 """As large as one file may be. Tens of thousands of Services fit in."""
+NAMES_SECONDS = 3.0
+"""How long new host names are waited for: a Service without its endpoints refuses connections."""
 LOOK_SECONDS = 5.0
 """How often files are looked at where the kernel cannot watch them."""
 
@@ -68,7 +77,7 @@ class _Lost(OSError):
 class ManifestSource:
     """A `Source` that delivers the objects of a file or directory, and their later changes."""
 
-    def __init__(self, path: Path, health_check: str = "") -> None:
+    def __init__(self, path: Path, health_check: str = "", names: Names | None = None) -> None:
         """`health_check` is the annotation of Services that have none of their own."""
         try:
             path.stat()
@@ -90,6 +99,7 @@ class ManifestSource:
         self._can_watch = True
         self._started = time.monotonic()
         self._backoff = Backoff(RETRY)
+        self._names = names or Names()
 
     @property
     def needs_node(self) -> bool:
@@ -109,7 +119,8 @@ class ManifestSource:
 
     def collections(self) -> list[CollectionState]:
         """The files as one collection. What cannot be read is its problem."""
-        problem = "; ".join(f"{path}: {reason}" for path, reason in self._failures.items())
+        failures = (*self._failures.items(), *self._names.failures.items())
+        problem = "; ".join(f"{place}: {reason}" for place, reason in failures)
         seen = Seen.FAILING if problem or not self._can_watch else Seen.WATCHING
         return [CollectionState("manifests", seen, time.monotonic() - self._started, problem)]
 
@@ -131,6 +142,21 @@ class ManifestSource:
 
     async def run(self, inbox: Inbox, node_name: str) -> None:
         """Deliver what is there, then what changes, until cancelled. All Nodes are delivered."""
+        async with self._resolving():
+            await self._follow(inbox)
+
+    @contextlib.asynccontextmanager
+    async def _resolving(self) -> AsyncIterator[None]:
+        """Look up host names meanwhile."""
+        task = asyncio.create_task(self._names.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _follow(self, inbox: Inbox) -> None:
         with ExitStack() as stack:
             watch = self._open_watch(stack)
             self._add_watches(watch)
@@ -141,6 +167,9 @@ class ManifestSource:
                 inbox.send(Synced(kind))
             while True:
                 names = await self._changes(watch)
+                if self._names.changed.is_set():
+                    self._names.changed.clear()
+                    held = self._deliver(held, self._merge(), inbox)
                 if names is None or names:
                     await asyncio.sleep(SETTLE_SECONDS)
                     self._add_watches(watch)
@@ -193,11 +222,22 @@ class ManifestSource:
         if watch is None:
             await asyncio.sleep(LOOK_SECONDS)
             return None
+        events = asyncio.ensure_future(watch.wait())
+        addresses = asyncio.ensure_future(self._names.changed.wait())
         try:
-            async with asyncio.timeout(self._retry_seconds()):
-                return self._changed(await watch.wait())
-        except TimeoutError:
-            return None
+            ended, _ = await asyncio.wait(
+                (events, addresses),
+                timeout=self._retry_seconds(),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if events in ended:
+                return self._changed(events.result())
+            return set() if ended else None
+        finally:
+            # Nothing that the watch has read is lost: it is cancelled only while it waits.
+            for waiting in (events, addresses):
+                waiting.cancel()
+            await asyncio.wait((events, addresses))
 
     def _retry_seconds(self) -> float | None:
         """Return how long to wait at most, or None if nothing is to be tried again."""
@@ -287,7 +327,17 @@ class ManifestSource:
 
         The caller waits for the result, so that nothing else touches our state meanwhile.
         """
-        return await asyncio.to_thread(self._scan, names)
+        found = await asyncio.to_thread(self._scan, names)
+        self._names.want(self._wanted_names())
+        if not self._wanted_names():
+            return found
+        await self._names.settle(NAMES_SECONDS)
+        self._names.changed.clear()
+        return self._merge()
+
+    def _wanted_names(self) -> set[str]:
+        shorts = (short for manifest in self._files.values() for short in manifest.shorts.values())
+        return {name for short in shorts for name in short.service.host_names}
 
     def _scan(self, names: Collection[str] | None) -> Mapping[Key, Object]:
         """Read the changed files among these names, or among all. Return all usable objects."""
@@ -346,7 +396,11 @@ class ManifestSource:
         if self._health_check:
             manifest = _with_check(manifest, self._health_check)
         before = self._files.get(path, Manifest())
-        self._unreported += [p for p in manifest.problems if p not in before.problems]
+        self._unreported += [
+            _placed(path, manifest, problem)
+            for problem in manifest.problems
+            if problem not in before.problems
+        ]
         for note in manifest.notes:
             if note not in before.notes:
                 logger.info("Part of a manifest has no effect", file=str(path), reason=note)
@@ -384,6 +438,14 @@ class ManifestSource:
                 merged[key] = found
                 if key in manifest.target_ports:
                     targets[key] = manifest.target_ports[key]
+            for short in manifest.shorts.values():
+                expanded = short.objects or service_objects(short.service, self._names.resolved)
+                if taken := next((key for key in expanded if key in merged), None):
+                    text = f"{path}: another object has the name {taken[2]}; the first one wins"
+                    name = f"{NAMESPACE}/{short.service.name}"
+                    clashes.append(Undecodable(Kind.SERVICE, name, text))
+                else:
+                    merged |= expanded
         self._unreported += [clash for clash in clashes if clash not in self._clashes]
         self._clashes = frozenset(clashes)
         self._report_targets(merged, targets)
@@ -416,6 +478,7 @@ def _with_check(manifest: Manifest, text: str) -> Manifest:
     """Annotate Services that have no health check of their own."""
     return replace(
         manifest,
+        shorts={name: _short_checked(short, text) for name, short in manifest.shorts.items()},
         objects={
             key: _checked(found, text) if isinstance(found, objects.Service) else found
             for key, found in manifest.objects.items()
@@ -431,6 +494,22 @@ def _checked(service: objects.Service, text: str) -> objects.Service:
     return replace(service, metadata=replace(service.metadata, annotations=annotations))
 
 
+def _short_checked(short: Short, text: str) -> Short:
+    annotations = short.service.annotations
+    if annotations.health_check is not None:
+        return short
+    annotations = replace(annotations, health_check=text)
+    return Short.of(replace(short.service, annotations=annotations))
+
+
+def _placed(path: Path, manifest: Manifest, problem: Undecodable) -> Undecodable:
+    """Name the file and the line, as far as it is known."""
+    line = manifest.lines.get(problem)
+    if line is None:
+        return problem
+    return replace(problem, reason=f"{path}:{line}: {problem.reason}")
+
+
 def _with_kept(manifest: Manifest, before: Manifest) -> Manifest:
     """Keep the earlier version of each object that cannot be decoded now."""
     bad = {(problem.kind, problem.name) for problem in manifest.problems}
@@ -440,4 +519,11 @@ def _with_kept(manifest: Manifest, before: Manifest) -> Manifest:
         if key not in manifest.objects
         and ((key[0], f"{key[1]}/{key[2]}") in bad or (key[0], key[2]) in bad)
     }
-    return replace(manifest, objects={**manifest.objects, **kept})
+    shorts = {
+        name: short
+        for name, short in before.shorts.items()
+        if name not in manifest.shorts and (Kind.SERVICE, f"{NAMESPACE}/{name}") in bad
+    }
+    return replace(
+        manifest, objects={**manifest.objects, **kept}, shorts={**manifest.shorts, **shorts}
+    )

@@ -16,6 +16,9 @@ TRIGGER_TIME_ANNOTATION = "endpoints.kubernetes.io/last-change-trigger-time"
 ALGORITHM_ANNOTATION = "kubeproxy/algorithm"
 HEALTH_CHECK_ANNOTATION = "kubeproxy/health-check"
 WEIGHTS_ANNOTATION = "kubeproxy/weights"
+LISTEN_TYPE = "kubeproxy/listen"
+"""The type of Services of the short form: they have the addresses in `externalIPs` and no other.
+No API server has it."""
 
 
 class KnownKey(Struct, frozen=True, gc=False):

@@ -1,8 +1,8 @@
 """Keeps one collection of objects in step with the API server, until cancelled.
 
 List, then watch from there. When a watch ends, watch again from the last version. List again only
-when the server no longer has that version or a response made no sense. An outage, however long,
-costs nothing but waiting: announced objects stay announced until a complete list omits them.
+when the server no longer has that version, was away for long, or a response made no sense. An
+outage costs nothing but waiting: announced objects stay until a complete list omits them.
 
 A streaming list (the server sends existing objects as watch events) is tried first. Where it is
 refused or stalls, pages are fetched. What the bytes mean is decided in `watch`.
@@ -58,6 +58,9 @@ class ReflectorSettings(msgspec.Struct, frozen=True, gc=False):
     list_seconds: float = 300.0
     short_watch_seconds: float = 1.0
     """A watch that ends sooner, without an event, counts as a failure."""
+    outage_seconds: float = 300.0
+    """After a longer outage a list comes first. Servers forget versions in that time, and one whose
+    storage was restored from a backup would be silent in a watch from a version it never had."""
     absent_seconds: float = 600.0
     """How long to wait before asking again for a collection that the server does not have."""
     backoff: BackoffPolicy = BackoffPolicy()
@@ -215,6 +218,8 @@ class Reflector:
         except Unavailable as error:
             self._report(error)
             await self._pause()
+            if self.state().seconds > self._settings.outage_seconds:
+                raise Expired(f"no watch for {self.state().seconds:.0f} seconds") from error
             return
         missing = self._settings.short_watch_seconds - (self._clock() - started)
         if missing <= 0:

@@ -6,7 +6,7 @@ targets there are, and what it means that one fails, is left to `sync/checks`.
 
 Why not a thread or a process: the work is system calls and little else, a thread would fight for
 the interpreter at each of them, and a process costs 12 MB on every node and a protocol.
-`docs/decisions/0093-health-checks.md` has the figures.
+`docs/decisions/0094-health-checks.md` has the figures.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ class ServiceFacts(Struct, frozen=True, gc=False, omit_defaults=True):
 
     `affinity_seconds` is 0 without session affinity. `is_external_policy_local` already takes the
     Service type into account. `ignored` lists what the object holds that is not used, as sentences.
-    `policy` is None unless an annotation asks for something.
+    `policy` is None unless an annotation asks for something. `cluster_ip` is empty for a Service of
+    the short form, which has nothing but external IPs.
     """
 
     name: ServiceName

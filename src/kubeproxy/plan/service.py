@@ -163,7 +163,8 @@ def _frontends(
     node: NodeFacts,
     addresses: _OutsideAddresses,
 ) -> Iterator[Frontend]:
-    yield _cluster_ip(service, port, choice, node)
+    if service.cluster_ip:
+        yield _cluster_ip(service, port, choice, node)
     outside = _outside_policy(service, choice)
     for address in addresses.external_ips:
         yield outside.frontend(FrontendKind.EXTERNAL_IP, address, port.port)

@@ -62,9 +62,9 @@ _RELAYED = (Protocol.TCP, Protocol.UDP)
 def render(plan: ServicePlan, node: NodeFacts, options: Options) -> Fragment:
     """The items this service port wants."""
     context = ClassContext(layout_of(node.family), node.detector, options.masquerade_mark)
-    items: dict[Item, Value] = {
-        ElementItem(names.CLUSTER_IPS, pack_address(plan.cluster_ip)): _IN_SET
-    }
+    items: dict[Item, Value] = {}
+    if plan.cluster_ip:
+        items[ElementItem(names.CLUSTER_IPS, pack_address(plan.cluster_ip))] = _IN_SET
     protocol = plan.id.protocol.number
     for endpoint in plan.reachable:
         if endpoint.is_local:

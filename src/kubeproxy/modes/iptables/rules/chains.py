@@ -132,8 +132,10 @@ def _endpoint_comment(context: PortContext, endpoint: str) -> str:
 
 
 def _cluster_ip_masquerade(context: PortContext) -> Iterator[str]:
-    frontend = context.plan.frontends_of(FrontendKind.CLUSTER_IP)[0]
-    if frontend.masquerade is Masquerade.NEVER or not context.plan.has_internal:
+    frontend = next(iter(context.plan.frontends_of(FrontendKind.CLUSTER_IP)), None)
+    if frontend is None or not context.plan.has_internal:
+        return
+    if frontend.masquerade is Masquerade.NEVER:
         return
     unless = ""
     if frontend.masquerade is Masquerade.NOT_LOCAL_PODS:
