@@ -35,13 +35,17 @@ def e2e_page(results: Results) -> str:
 
 
 def _summary(runs: list[Run]) -> str:
+    every = {name for run in runs for name in run.specs}
     rows = [
         f"| {run.mode} | {_program(run)} | {run.count('passed')} | {run.count('failed')} "
-        f"| {run.count('skipped')} | {run.minutes:g} min | {run.kubernetes} | {run.kernel} |"
+        f"| {run.count('skipped')} | {len(every) - len(run.specs)} | {run.minutes:g} min "
+        f"| {run.kubernetes} | {run.kernel} |"
         for run in runs
     ]
-    head = "| mode | kube-proxy | passed | failed | skipped | took | Kubernetes | kernel |"
-    return "\n".join([head, "|---|---|--:|--:|--:|--:|---|---|", *rows, ""])
+    head = (
+        "| mode | kube-proxy | passed | failed | skipped | not run | took | Kubernetes | kernel |"
+    )
+    return "\n".join([head, "|---|---|--:|--:|--:|--:|--:|---|---|", *rows, ""])
 
 
 def _program(run: Run) -> str:
@@ -81,7 +85,7 @@ def _repeated(runs: list[Run]) -> str:
     ]
     if not rows:
         return ""
-    words = "The time above is that of the first run. These specs were run again in a later one:"
+    words = "The times above are without these specs, which were run again later:"
     head = "| mode | spec | first | again |"
     return "\n".join(["## Run again", "", words, "", head, "|---|---|---|---|", *rows, ""])
 
@@ -93,7 +97,7 @@ def _specs(runs: list[Run]) -> str:
     rows = [
         f"| {_escape(name)} | " + " | ".join(_mark(r, name) for r in runs) + " |" for name in names
     ]
-    legend = "✔ passed, ✘ failed, – skipped; empty: not in this run."
+    legend = "✔ passed, ✘ failed, – skipped; empty: not run in this mode."
     return "\n".join(["## Every spec", "", legend, "", head, rule, *rows, ""])
 
 

@@ -16,6 +16,7 @@ PARTS = {
     "flows": "flows",
     "traffic": "a daemon carries traffic",
     "modules": "missing modules named",
+    "release": "a kernel too old is named",
     "drift": "removed rules come back",
     "switches": "twelve changes of mode",
     "golden": "golden states",

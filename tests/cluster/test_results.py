@@ -53,6 +53,15 @@ def test_a_run_replaces_the_one_of_its_mode_and_a_part_only_its_specs(tmp_path: 
     assert [sorted(run.specs) for run in read_results(tmp_path / "r.json").runs] == [["c"], ["c"]]
 
 
+def test_a_run_may_be_made_of_parts() -> None:
+    results = Results([run_of({"a": Spec("passed"), "b": Spec("passed")}, proxy="upstream")])
+    results.put(run_of({"a": Spec("passed")}))
+    assert "| nftables | this one | 1 | 0 | 0 | 1 | 1 min |" in e2e_page(results)
+    results.put(run_of({"b": Spec("passed")}), is_whole=False)
+    assert "| nftables | this one | 2 | 0 | 0 | 0 | 2 min |" in e2e_page(results)
+    assert "Run again" not in e2e_page(results)
+
+
 def test_the_page_attributes_a_failure_by_upstreams_result() -> None:
     failed = {"Services [x] fail": Spec("failed", reason="no | answer")}
     results = Results([run_of(failed), run_of({"Services [x] fail": Spec("failed")}, proxy="up")])

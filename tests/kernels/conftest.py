@@ -46,6 +46,7 @@ PARTS = {
     "test_flow_holds": "flows",
     "test_a_mode_carries_traffic": "traffic",
     "test_a_missing_module_is_named": "modules",
+    "test_a_kernel_that_is_too_old_is_named": "release",
     "test_rules_that_another_program_removed_come_back": "drift",
     "test_every_mode_takes_over_from_every_other": "switches",
     "test_the_kernel_holds_what_upstream_left": "golden",
@@ -53,7 +54,7 @@ PARTS = {
     "test_the_unit_under_systemd": "unit",
 }
 """Which tests are kept under which name."""
-_MODE_OF_PART = {"golden": "ipvs", "switches": "all"}
+_MODE_OF_PART = {"golden": "ipvs", "release": "nftables", "switches": "all"}
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Awaitable
 from importlib import import_module
@@ -14,6 +15,7 @@ from kubeproxy.errors import ProxyError
 from kubeproxy.facts.ids import Family
 from kubeproxy.logs import Entry
 from kubeproxy.logs.handler import LogHandler
+from kubeproxy.modes.nftables.check import SKIP_VARIABLE
 from kubeproxy.modes.registry import load_mode
 
 HIDDEN = Path("/run/modprobe.d/hidden.conf")
@@ -28,6 +30,7 @@ def messages(mode: str, hidden: list[str]) -> object:
     """
     loaded = {line.split()[0] for line in Path("/proc/modules").read_text().splitlines()}
     assert not loaded & set(hidden), f"already loaded: {loaded & set(hidden)}"
+    os.environ[SKIP_VARIABLE] = "1"
     said: list[str] = []
     while not said or said[-1]:
         HIDDEN.write_text("".join(f"install {name} /bin/false\n" for name in hidden))
@@ -38,6 +41,11 @@ def messages(mode: str, hidden: list[str]) -> object:
         hidden = left
     HIDDEN.unlink()
     return said
+
+
+def refusal(mode: str) -> object:
+    """What the check of a mode raises or logs with all modules, and with this kernel's release."""
+    return _check(mode)
 
 
 def _check(mode: str) -> str:

@@ -75,11 +75,13 @@ class Results(msgspec.Struct):
 
 
 def _repeat(before: Run, part: Run) -> Run:
-    """Take the results of a part into a whole run, and keep what they were."""
+    """Take the results of a part into an earlier run, and keep what they were."""
     ran = {name: spec for name, spec in part.specs.items() if spec.state != "skipped"}
     was = {name: before.specs[name].state for name in ran if name in before.specs}
+    is_more = not part.specs.keys() <= before.specs.keys()
     return msgspec.structs.replace(
         before,
+        minutes=round(before.minutes + part.minutes * is_more, 1),
         specs={**before.specs, **part.specs},
         repeated={**was, **before.repeated},
     )
