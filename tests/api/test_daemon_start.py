@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -177,3 +178,27 @@ async def test_gate_watch_list_client_reaches_the_requests(
         await until(lambda: "10.1.0.1" in rules(), log)
     assert not any(map(streams, api.requests))
     assert any(lists(seen) and seen.path == "/api/v1/services" for seen in api.requests)
+
+
+NOT_BEFORE_THE_FIRST_WATCH = {
+    *("aiohttp", "prometheus_client", "json", "http.client", "email", "tracemalloc"),
+    *("kubeproxy.api.manifests", "kubeproxy.status.debug_pages"),
+}
+MOST_MODULES = 400
+"""Python's own included: asyncio, TLS and YAML are half of them."""
+
+
+async def test_little_is_imported_before_the_first_watch(
+    api: SmallApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start is mostly imports: what one kind of configuration uses is imported by that one."""
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    add_node(api, {})
+    with daemon(api, tmp_path) as log:
+        await until(lambda: any(r.is_watch and "services" in r.path for r in api.requests), log)
+        lines = log.read_text().splitlines()
+    imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time")}
+    assert "kubeproxy.modes.nftables.sinks.table" in imported
+    assert not imported & NOT_BEFORE_THE_FIRST_WATCH
+    other = re.compile(r"kubeproxy\.modes\.(iptables|ipvs|netfilter|userspace)|kubeproxy\.kernel\.")
+    assert len([name for name in imported if not other.match(name)]) <= MOST_MODULES

@@ -95,7 +95,7 @@ async def test_what_the_library_raises_fails_its_request(
         raise LookupError("some encoding")
 
     async with client_of(api) as client:
-        monkeypatch.setattr("aiohttp.ClientSession.request", fail)
+        monkeypatch.setattr("kubeproxy.api.transport.dial", fail)
         with pytest.raises(Unavailable, match="some encoding"):
             await client.read(Request("GET", "/api"))
 

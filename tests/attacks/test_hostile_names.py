@@ -37,6 +37,7 @@ from kubeproxy.plan.service import plan_service
 from kubeproxy.plan.types import ServicePlan
 from kubeproxy.status.event_series import service_reference
 from kubeproxy.status.events import Recorder
+from kubeproxy.status.exposition import TEXT, encode
 from kubeproxy.status.service_counters import ServiceCounters
 from kubeproxy.status.service_health import service_response
 
@@ -226,13 +227,9 @@ def test_a_forged_line_is_part_of_the_one_it_is_in() -> None:
 
 @pytest.mark.parametrize("text", [text for text in HOSTILE if text != "\ud800"])
 def test_a_label_is_one_value_of_one_series(text: str) -> None:
-    from prometheus_client import CollectorRegistry, generate_latest
-
     counters = ServiceCounters(5)
     counters.connected(ServiceName(text, text))
-    registry = CollectorRegistry()
-    registry.register(counters)
-    families = list(text_string_to_metric_families(generate_latest(registry).decode()))
+    families = list(text_string_to_metric_families(encode(counters.collect(), TEXT).decode()))
     samples = [s for f in families for s in f.samples if s.value == 1 and "name" in s.labels]
     assert [sample.labels["name"] for sample in samples] == [text]
 

@@ -89,7 +89,7 @@ for name in ("kubeproxy", "kpctl"):
     for found in pkgutil.walk_packages(import_module(name).__path__, name + "."):
         if not found.name.endswith("__main__"):
             import_module(found.name)
-import aiohttp, prometheus_client, rich.console, rich.live, rich.table, yaml
+import aiohttp, rich.console, rich.live, rich.table, yaml
 yaml.CSafeLoader
 assert len(ssl.create_default_context().get_ca_certs()) > 100
 """

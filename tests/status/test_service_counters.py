@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, generate_latest
-
 from kubeproxy.facts.ids import Protocol, ServiceName, ServicePortId
 from kubeproxy.modes.base import RefusedPackets
 from kubeproxy.modes.netfilter.rules.refused import parse_refused
+from kubeproxy.status.exposition import TEXT, encode
 from kubeproxy.status.metrics import Metrics
 from kubeproxy.status.service_counters import ServiceCounters
 
@@ -15,9 +14,7 @@ PORT = ServicePortId("shop", "web", "http", Protocol.TCP)
 
 
 def shown(counters: ServiceCounters) -> str:
-    registry = CollectorRegistry()
-    registry.register(counters)
-    return generate_latest(registry).decode()
+    return encode(counters.collect(), TEXT).decode()
 
 
 def test_the_first_services_have_series_and_the_others_count_together() -> None:
@@ -27,8 +24,8 @@ def test_the_first_services_have_series_and_the_others_count_together() -> None:
     counters.connected(ServiceName("shop", "third"))
     counters.connected(WEB)
     text = shown(counters)
-    assert 'kubeproxy_service_connections_total{name="web",namespace="shop"} 2.0' in text
-    assert 'kubeproxy_service_connections_total{name="other",namespace=""} 2.0' in text
+    assert 'kubeproxy_service_connections_total{name="web",namespace="shop"} 2' in text
+    assert 'kubeproxy_service_connections_total{name="other",namespace=""} 2' in text
     assert "api" not in text
 
 
@@ -37,8 +34,8 @@ def test_bytes_are_counted_by_direction() -> None:
     counters.ended(WEB, sent=10, received=1000)
     counters.ended(WEB, sent=1, received=0)
     text = shown(counters)
-    assert 'bytes_total{direction="sent",name="web",namespace="shop"} 11.0' in text
-    assert 'bytes_total{direction="received",name="web",namespace="shop"} 1000.0' in text
+    assert 'bytes_total{direction="sent",name="web",namespace="shop"} 11' in text
+    assert 'bytes_total{direction="received",name="web",namespace="shop"} 1000' in text
 
 
 def refused(packets: int) -> list[RefusedPackets]:
@@ -50,7 +47,7 @@ def test_a_rule_that_is_written_again_counts_from_zero() -> None:
     for packets in (3, 5, 2, 2):
         counters.refused(refused(packets))
     labels = 'action="reject",name="web",namespace="shop",reason="has no endpoints"'
-    assert f"refused_packets_total{{{labels}}} 7.0" in shown(counters)
+    assert f"refused_packets_total{{{labels}}} 7" in shown(counters)
 
 
 SAVED = """\

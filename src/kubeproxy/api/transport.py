@@ -1,50 +1,38 @@
-"""HTTP to the API server, behind one small protocol so that the library can be replaced.
+"""HTTP to the API server, behind one small protocol.
 
 Promises: connections are kept and reused, a dead peer is noticed within about 45 seconds also on a
 silent watch, and every failure is an `Unavailable` whose text names the request and the reason.
 Credentials, rate limits and retries are left to `client`.
+
+Why our own client: a library's import was half of the time until the first watch (decision 0104).
 """
 
 from __future__ import annotations
 
+import asyncio
 import platform
-import socket
 import ssl
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from kubeproxy.api.auth.credentials import Login
+from kubeproxy.api.dial import Route, dial, parse_endpoint
+from kubeproxy.api.exchange import Connection, Exchange, Limits, NoResponse, begin
 from kubeproxy.api.observer import Observer
+from kubeproxy.api.response_wire import Malformed, format_request
 from kubeproxy.errors import Unavailable
 from kubeproxy.version import KUBERNETES_VERSION, PACKAGE_VERSION, go_platform
 
-if TYPE_CHECKING:
-    import aiohttp
-
-CONNECT_TIMEOUT_SECONDS = 30.0
 IDLE_CONNECTION_SECONDS = 90.0
-READ_BUFFER_BYTES = 1 << 20
 MOST_BODY_BYTES = 512 << 20
 """All EndpointSlices of the largest cluster that Kubernetes supports are a tenth of it. What is
 larger, compressed or not, is not read into memory."""
 MOST_REASON = 500
 """How many characters of a library's message, which may quote the server, are used."""
-
-_KEEPALIVE = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 45_000),
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-)
-"""Upstream's HTTP/2 connection sends a ping after 30 silent seconds. HTTP/1.1 has no ping, so the
-kernel's keep-alive probes take its place."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -109,50 +97,57 @@ class HttpSettings(msgspec.Struct, frozen=True):
 
 
 class HttpTransport:
-    """The transport over aiohttp. Its session is created at the first request."""
+    """The transport over HTTP/1.1. Connections are made as needed and kept for later requests."""
 
     def __init__(self, settings: HttpSettings, observer: Observer) -> None:
         self._settings = settings
         self._observer = observer
-        self._session: aiohttp.ClientSession | None = None
+        self._idle: list[Connection] = []
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        while self._idle:
+            self._idle.pop().abort()
 
     @asynccontextmanager
     async def send(self, request: Request, login: Login) -> AsyncIterator[Response]:
         what = f"{request.method} {self._settings.server}{request.path}"
         with _as_unavailable(what):
-            response = await self._start(request, login)
+            exchange = await self._begin(request, login)
         try:
-            yield _HttpResponse(response, what)
+            yield _HttpResponse(exchange, what)
         finally:
-            _release(response)
+            self._release(exchange)
 
-    async def _start(self, request: Request, login: Login) -> aiohttp.ClientResponse:
-        import aiohttp
-        from yarl import URL
+    async def _begin(self, request: Request, login: Login) -> Exchange:
+        deadline = asyncio.get_running_loop().time() + request.timeout_seconds
+        limits = Limits(deadline, request.idle_seconds)
+        route = self._route()
+        message = self._message(request, login, route)
+        kept = self._take_idle(login.context)
+        if kept is not None:
+            try:
+                return await begin(kept, message, limits)
+            except NoResponse:
+                # It had ended while it was idle. Whether a POST was done cannot be known.
+                if request.method != "GET":
+                    raise
+        async with asyncio.timeout_at(deadline):
+            stream = await dial(route, login.context, self._observer)
+        return await begin(Connection(stream, login.context), message, limits)
 
+    def _route(self) -> Route:
         settings = self._settings
+        proxy = parse_endpoint(settings.proxy) if settings.proxy else None
+        return Route(parse_endpoint(settings.server), proxy, settings.server_name)
+
+    def _message(self, request: Request, login: Login, route: Route) -> bytes:
         query = urlencode(request.query, quote_via=quote)
-        url = f"{settings.server}{request.path}{'?' if query else ''}{query}"
-        return await self._open_session().request(
-            request.method,
-            URL(url, encoded=True),
-            headers=self._headers(request, login),
-            data=request.body or None,
-            ssl=login.context if login.context is not None else True,
-            server_hostname=settings.server_name or None,
-            proxy=settings.proxy or None,
-            allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(
-                total=request.timeout_seconds,
-                sock_connect=CONNECT_TIMEOUT_SECONDS,
-                sock_read=request.idle_seconds,
-            ),
-        )
+        target = f"{route.server.prefix}{request.path}{'?' if query else ''}{query}"
+        headers = [("Host", route.server.name), *self._headers(request, login)]
+        if route.proxy is not None and not route.is_tunnel:
+            target = f"http://{route.server.name}{target}"
+            headers += route.proxy.authorization
+        return format_request(request.method, target, headers, request.body)
 
     def _headers(self, request: Request, login: Login) -> list[tuple[str, str]]:
         headers = [
@@ -165,35 +160,39 @@ class HttpTransport:
             headers.append(("Content-Type", request.content_type))
         return headers
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            import aiohttp
+    def _take_idle(self, context: ssl.SSLContext | None) -> Connection | None:
+        """Take a kept connection that was made with these credentials."""
+        while self._idle:
+            found = self._idle.pop()
+            if found.is_usable and found.context is context:
+                found.use()
+                return found
+            found.abort()
+        return None
 
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    keepalive_timeout=IDLE_CONNECTION_SECONDS, socket_factory=_keepalive_socket
-                ),
-                trace_configs=[_resolution_trace(self._observer)],
-                read_bufsize=READ_BUFFER_BYTES,
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-        return self._session
+    def _release(self, exchange: Exchange) -> None:
+        """Keep the connection if another request may follow, and abort it otherwise."""
+        if exchange.keeps_connection:
+            exchange.connection.keep(IDLE_CONNECTION_SECONDS)
+            self._idle.append(exchange.connection)
+        else:
+            exchange.connection.abort()
 
 
 class _HttpResponse:
-    """A response of aiohttp, whose exceptions become `Unavailable`."""
+    """A response whose exceptions are `Unavailable`."""
 
-    def __init__(self, response: aiohttp.ClientResponse, what: str) -> None:
-        self._response = response
+    def __init__(self, exchange: Exchange, what: str) -> None:
+        self._exchange = exchange
         self._what = what
 
     @property
     def status(self) -> int:
-        return self._response.status
+        return self._exchange.head.status
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return self._response.headers
+        return self._exchange.head.headers
 
     async def read(self, most_bytes: int = MOST_BODY_BYTES) -> bytes:
         pieces: list[bytes] = []
@@ -206,28 +205,19 @@ class _HttpResponse:
         return b"".join(pieces)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        pieces = self._response.content.iter_any()
+        pieces = self._exchange.pieces()
         while True:
             with _as_unavailable(self._what):
-                piece = await anext(pieces, b"")
-            if not piece:
+                piece = await anext(pieces, None)
+            if piece is None:
                 return
-            yield piece
-
-
-def _release(response: aiohttp.ClientResponse) -> None:
-    """Return the connection to the pool, or abort it if the body was not read to its end."""
-    connection = response.connection
-    # A response read to its end has no connection any more. Otherwise abort: closing TLS in
-    # order would wait for a server that is still sending its stream.
-    if connection is not None and connection.transport is not None:
-        connection.transport.abort()
-    response.release()
+            if piece:
+                yield piece
 
 
 @contextmanager
 def _as_unavailable(what: str) -> Iterator[None]:
-    """Turn exceptions of the library into `Unavailable`.
+    """Turn exceptions into `Unavailable`.
 
     All of them, since a server's bytes and a header's value reach code that is not ours.
     """
@@ -239,49 +229,15 @@ def _as_unavailable(what: str) -> Iterator[None]:
         raise Unavailable(f"{what}: {explain(error)}") from error
 
 
-def _keepalive_socket(info: tuple[int, int, int, str, tuple[object, ...]]) -> socket.socket:
-    made = socket.socket(info[0], info[1], info[2])
-    for level, option, value in _KEEPALIVE:
-        made.setsockopt(level, option, value)
-    return made
-
-
-def _resolution_trace(observer: Observer) -> aiohttp.TraceConfig:
-    import aiohttp
-
-    trace = aiohttp.TraceConfig()
-    started: dict[str, float] = {}
-
-    async def begin(_: object, __: object, found: aiohttp.TraceDnsResolveHostStartParams) -> None:
-        started[found.host] = time.monotonic()
-
-    async def end(_: object, __: object, found: aiohttp.TraceDnsResolveHostEndParams) -> None:
-        seconds = time.monotonic() - started.pop(found.host, time.monotonic())
-        observer.resolved(host=found.host, seconds=seconds)
-
-    trace.on_dns_resolvehost_start.append(begin)
-    trace.on_dns_resolvehost_end.append(end)
-    return trace
-
-
 def explain(error: BaseException) -> str:
     """Return why there was no response, and what to do where that is known."""
-    import aiohttp
-
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return _explain_certificate(error.certificate_error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return _explain_certificate(error)
     if isinstance(error, TimeoutError):
         return f"no answer in time ({error or 'time-out'})"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        reason = error.os_error.strerror or str(error.os_error)
-        return f"cannot connect to {error.host}:{error.port}: {reason}"
-    text = str(error)
-    if isinstance(error, aiohttp.ClientResponseError):
-        # Without the URL, whose query changes with each request: repeats are to be recognised.
-        text = f"malformed response: {error.message}"
-    return " ".join(text.split())[:MOST_REASON] or type(error).__name__
+    if isinstance(error, Malformed):
+        return f"malformed response: {error}"
+    return " ".join(str(error).split())[:MOST_REASON] or type(error).__name__
 
 
 def _explain_certificate(error: BaseException) -> str:

@@ -7,7 +7,6 @@ of keys and the quoting. Time, process and caller are fields of the entry. Writi
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Mapping
@@ -90,6 +89,8 @@ def _json_text(value: object) -> str:
     try:
         return msgspec.json.encode(value, enc_hook=str).decode()
     except UnicodeEncodeError:  # a byte that is not UTF-8, as Python holds it
+        import json  # rarely needed, and it takes a while
+
         plain = msgspec.to_builtins(value, str_keys=True, enc_hook=str)
         text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
         return _NO_CHARACTERS.sub("\ufffd", text)

@@ -7,6 +7,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,12 +18,14 @@ from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.logs import set_verbosity
 from kubeproxy.run.startup import PRIMARY, NodeIdentity, expand_node_port_addresses
-from kubeproxy.status.debug_pages import DebugPages
 from kubeproxy.status.metrics import Metrics
 from kubeproxy.status.metrics_server import Pages
 from kubeproxy.status.zpages import RunningVersion
 from kubeproxy.sync.pipeline import Pipeline
 from kubeproxy.version import COMMIT, DISTRIBUTION, TREE_STATE, go_platform
+
+if TYPE_CHECKING:
+    from kubeproxy.status.debug_pages import DebugPages
 
 
 def service_summary(settings: Settings, pipelines: Mapping[Family, Pipeline]) -> dict[str, object]:
@@ -104,4 +107,7 @@ def _running_version(version: str) -> RunningVersion:
 
 
 def _debug_pages() -> DebugPages:
+    # Profilers are not imported where profiling is off, which is the default.
+    from kubeproxy.status.debug_pages import DebugPages
+
     return DebugPages(command_line=sys.argv, set_verbosity=set_verbosity)

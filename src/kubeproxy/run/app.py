@@ -15,7 +15,6 @@ from traceback import extract_tb
 from msgspec import Struct
 
 from kubeproxy.api.annotations import parse_health_check
-from kubeproxy.api.manifests import ManifestSource
 from kubeproxy.api.objects import HEALTH_CHECK_ANNOTATION
 from kubeproxy.api.source import Source
 from kubeproxy.config.command import Settings
@@ -165,9 +164,11 @@ def _files(settings: Settings) -> Iterator[str]:
 def open_source(settings: Settings, metrics: Metrics) -> Source:
     """Return where objects come from, by the flags. Requests are counted in the metrics."""
     health_check = checked_health_check(settings)
+    # What is imported here is needed for one of the two only.
     if settings.extensions.text("manifests"):
+        from kubeproxy.api.manifests import ManifestSource
+
         return ManifestSource(Path(settings.extensions.text("manifests")), health_check)
-    # aiohttp and TLS are not needed for manifests.
     from kubeproxy.api.api_server import ApiServerOptions, ApiServerSource
 
     section = settings.config.client_connection

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
-
+from kubeproxy.status.families import Metric
 from kubeproxy.status.metric_table import HEALTH_CHECKS
 from kubeproxy.sync.checks import HealthChecks
 
 _ENDED, _ENDPOINTS, _WAITING = HEALTH_CHECKS
 
 
-class CheckCounters(Collector):
+class CheckCounters:
     """The counters of one proxy's checks; nothing while it checks nothing."""
 
     def __init__(self, checks: HealthChecks) -> None:
@@ -28,14 +25,12 @@ class CheckCounters(Collector):
         checker = self._checks.checker
         if checker is None:
             return
-        # The library appends the ending itself.
-        name = _ENDED.name.removesuffix("_total")
-        ended = CounterMetricFamily(name, _ENDED.help_text, labels=_ENDED.labels)
+        ended = Metric(_ENDED.name, "counter", _ENDED.help_text, _ENDED.labels)
         for labels, count in checker.outcomes.items():
-            ended.add_metric(labels, count)
-        yield ended
-        found = GaugeMetricFamily(_ENDPOINTS.name, _ENDPOINTS.help_text, labels=_ENDPOINTS.labels)
-        found.add_metric(("passing",), checker.targets - checker.failing)
-        found.add_metric(("failing",), checker.failing)
-        yield found
-        yield GaugeMetricFamily(_WAITING.name, _WAITING.help_text, value=checker.waiting)
+            ended.add(labels, count)
+        found = Metric(_ENDPOINTS.name, "gauge", _ENDPOINTS.help_text, _ENDPOINTS.labels)
+        found.add(("passing",), checker.targets - checker.failing)
+        found.add(("failing",), checker.failing)
+        waiting = Metric(_WAITING.name, "gauge", _WAITING.help_text)
+        waiting.add((), checker.waiting)
+        yield from (ended, found, waiting)

@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
-
+from kubeproxy.status.families import Metric
 from kubeproxy.status.metric_table import NFACCT_OBJECTS, PACKET_COUNTERS
 from kubeproxy.status.process import ProcessCollector
 
@@ -19,7 +16,7 @@ PacketCount: TypeAlias = Callable[[str], int | None]
 """Reads one accounting object of the kernel by name. Returns None if there is none."""
 
 
-class PacketCounters(Collector):
+class PacketCounters:
     """Packets counted by iptables rules, read from the kernel's accounting objects."""
 
     def __init__(self, packet_count: PacketCount) -> None:
@@ -29,11 +26,12 @@ class PacketCounters(Collector):
         for spec in PACKET_COUNTERS:
             packets = self._packet_count(NFACCT_OBJECTS[spec.name])
             if packets is not None:
-                name = spec.name.removesuffix("_total")  # the library appends it
-                yield CounterMetricFamily(name, spec.help_text, value=packets)
+                family = Metric(spec.name, "counter", spec.help_text)
+                family.add((), packets)
+                yield family
 
 
-class OnlyStartTime(Collector):
+class OnlyStartTime:
     """The one process metric that service level indicators need."""
 
     def __init__(self, process: ProcessCollector) -> None:

@@ -1,20 +1,19 @@
 """Metric families as bytes: Prometheus text and delimited protobuf, and choosing between them.
 
-prometheus_client only counts. What it would print differs from Go's client in ways scrapers and
-golden files notice: numbers (`1` is `1.0`), order, and extra `_created` series. Pure: families in,
-bytes out. OpenMetrics is not offered, because upstream does not offer it.
+What Prometheus' library for Python prints differs from Go's in ways that scrapers and golden files
+notice: numbers (`1` is `1.0`), order, and extra `_created` series. Pure: families in, bytes out.
+OpenMetrics is not offered, because upstream does not offer it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-
-from prometheus_client import Metric
-from prometheus_client.samples import Sample
+from operator import attrgetter
 
 from kubeproxy.go.floats import format_general
 from kubeproxy.status.accept import parse_accept
+from kubeproxy.status.families import Metric, Sample
 from kubeproxy.status.protobuf import double_field, message_field, text_field, varint, varint_field
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -49,28 +48,18 @@ def negotiate(accept: str) -> str:
 
 def encode(families: Iterable[Metric], content_type: str) -> bytes:
     """Encode the families in the format that `negotiate` chose."""
-    ordered = [f for f in sorted(families, key=_family_name) if f.samples]
+    ordered = [f for f in sorted(families, key=attrgetter("name")) if f.samples]
     if content_type.startswith("application/vnd.google.protobuf"):
         return b"".join(map(_proto_delimited, ordered))
     return "".join(line for family in ordered for line in _text_lines(family)).encode()
 
 
-def _family_name(family: Metric) -> str:
-    # prometheus_client drops the suffix of counters; Go's client keeps it in the name.
-    return f"{family.name}_total" if family.type == "counter" else family.name
-
-
-def _published(family: Metric) -> Iterator[Sample]:
-    """Return the samples Go's client would have: none of the creation times."""
-    return (s for s in family.samples if not s.name.endswith("_created"))
-
-
 def _text_lines(family: Metric) -> Iterator[str]:
-    name = _family_name(family)
+    name = family.name
     help_text = family.documentation.replace("\\", r"\\").replace("\n", r"\n")
     yield f"# HELP {name} {help_text}\n"
     yield f"# TYPE {name} {family.type}\n"
-    for sample in sorted(_published(family), key=_sample_order):
+    for sample in sorted(family.samples, key=_sample_order):
         yield f"{sample.name}{_text_labels(sample.labels)} {_number(sample.value)}\n"
 
 
@@ -108,10 +97,10 @@ def _proto_delimited(family: Metric) -> bytes:
 
 def _proto_family(family: Metric) -> bytes:
     """Encode io.prometheus.client.MetricFamily: name 1, help 2, type 3, metric 4."""
-    head = text_field(1, _family_name(family)) + text_field(2, family.documentation)
+    head = text_field(1, family.name) + text_field(2, family.documentation)
     head += varint_field(3, _PROTO_TYPES[family.type])
     series: dict[tuple[tuple[str, str], ...], list[Sample]] = {}
-    for sample in sorted(_published(family), key=_sample_order):
+    for sample in sorted(family.samples, key=_sample_order):
         key = tuple((k, v) for k, v in sorted(sample.labels.items()) if k != "le")
         series.setdefault(key, []).append(sample)
     return head + b"".join(

@@ -11,12 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-
 from kubeproxy.facts.ids import Family
 from kubeproxy.status.check_counters import CheckCounters
 from kubeproxy.status.collectors import OnlyStartTime, PacketCount, PacketCounters
 from kubeproxy.status.exposition import encode, negotiate
+from kubeproxy.status.families import (
+    Counter,
+    CounterValue,
+    Gauge,
+    GaugeValue,
+    Histogram,
+    HistogramValue,
+    Metric,
+    Registry,
+)
 from kubeproxy.status.metric_table import SLIS, TABLE, MetricSpec
 from kubeproxy.status.process import ProcessCollector
 from kubeproxy.status.service_counters import ServiceCounters
@@ -37,7 +45,7 @@ class Metrics:
     def __init__(self, mode: str) -> None:
         self.mode = mode
         self.process = ProcessCollector()
-        self._registry = CollectorRegistry()
+        self._registry = Registry()
         self._live = {s.name: _build(s, self._registry) for s in TABLE if mode in s.modes}
         self._registry.register(self.process)
         self.slis = Slis(self.process)
@@ -48,13 +56,13 @@ class Metrics:
     def add(self, name: str, amount: float = 1, /, **labels: str) -> None:
         """Add `amount` to the counter called `name`."""
         metric = self._find(name, labels)
-        if isinstance(metric, Counter):
+        if isinstance(metric, CounterValue):
             metric.inc(amount)
 
     def set(self, name: str, value: float, /, **labels: str) -> None:
         """Set the gauge called `name`."""
         metric = self._find(name, labels)
-        if isinstance(metric, Gauge):
+        if isinstance(metric, GaugeValue):
             metric.set(value)
 
     def observe(self, name: str, value: float, /, **labels: str) -> None:
@@ -65,16 +73,18 @@ class Metrics:
         """Add many observations of one series. Without any, the series is not created."""
         values = tuple(values)
         metric = self._find(name, labels) if values else None
-        if isinstance(metric, Histogram):
+        if isinstance(metric, HistogramValue):
             for value in values:
                 metric.observe(value)
 
-    def _find(self, name: str, labels: Mapping[str, str]) -> Live | None:
+    def _find(
+        self, name: str, labels: Mapping[str, str]
+    ) -> CounterValue | GaugeValue | HistogramValue | None:
         metric = self._live.get(name)
         if metric is None:
             _require_known(name)
             return None
-        return metric.labels(**labels) if labels else metric
+        return metric.labels(**labels)
 
     # -- events of the program --
 
@@ -225,7 +235,7 @@ class Slis:
         self.reset()
 
     def reset(self) -> None:
-        self._registry = CollectorRegistry()
+        self._registry = Registry()
         self._result, self._results = (_build(s, self._registry) for s in SLIS)
         self._registry.register(OnlyStartTime(self._process))
 
@@ -242,13 +252,15 @@ class Slis:
         return content_type, encode(self._registry.collect(), content_type)
 
 
-def _build(spec: MetricSpec, registry: CollectorRegistry) -> Live:
+def _build(spec: MetricSpec, registry: Registry) -> Live:
+    built: Live
     if spec.kind == "histogram":
-        return Histogram(
-            spec.name, spec.help_text, spec.labels, registry=registry, buckets=spec.buckets
-        )
-    kind = Counter if spec.kind == "counter" else Gauge
-    return kind(spec.name, spec.help_text, spec.labels, registry=registry)
+        built = Histogram(spec.name, spec.help_text, spec.labels, spec.buckets)
+    else:
+        kind = Counter if spec.kind == "counter" else Gauge
+        built = kind(spec.name, spec.help_text, spec.labels)
+    registry.register(built)
+    return built
 
 
 _KINDS = {spec.name: spec.kind for spec in TABLE}

@@ -10,11 +10,11 @@ import gzip
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from kubeproxy.status.accept import accepts_gzip
-from kubeproxy.status.debug_pages import DebugPages
 from kubeproxy.status.http import (
     JSON,
     NOSNIFF,
@@ -28,6 +28,9 @@ from kubeproxy.status.http import (
 )
 from kubeproxy.status.metrics import Metrics
 from kubeproxy.status.zpages import SEPARATORS, RunningVersion, flagz, statusz
+
+if TYPE_CHECKING:
+    from kubeproxy.status.debug_pages import DebugPages
 
 METRICS_ROLE = ServerRole(
     log_message="starting metrics server failed",

@@ -12,9 +12,7 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+from kubeproxy.status.families import Metric
 
 _HELP = {
     "process_cpu_seconds_total": "Total user and system CPU time spent in seconds.",
@@ -32,7 +30,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-class ProcessCollector(Collector):
+class ProcessCollector:
     """The `process_*` families."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -93,9 +91,9 @@ class ProcessCollector(Collector):
 
 
 def _family(name: str, text: str, value: float) -> Metric:
-    if name.endswith("_total"):
-        return CounterMetricFamily(name.removesuffix("_total"), text, value=value)
-    return GaugeMetricFamily(name, text, value=value)
+    family = Metric(name, "counter" if name.endswith("_total") else "gauge", text)
+    family.add((), value)
+    return family
 
 
 def _limit(which: int) -> float:

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
-
 from kubeproxy.facts.ids import ServiceName
 from kubeproxy.modes.base import Owner, RefusedPackets
+from kubeproxy.status.families import Metric
 from kubeproxy.status.metric_table import SERVICE_COUNTERS
 
 OTHER = ServiceName("", "other")
@@ -22,7 +19,7 @@ OTHER = ServiceName("", "other")
 _CONNECTIONS, _BYTES, _REFUSED, _OVERRUNS = SERVICE_COUNTERS
 
 
-class ServiceCounters(Collector):
+class ServiceCounters:
     """The counts of up to `most` Services, and of all others together."""
 
     def __init__(self, most: int) -> None:
@@ -74,20 +71,19 @@ class ServiceCounters(Collector):
     def collect(self) -> Iterator[Metric]:
         connections = _family(_CONNECTIONS.name)
         for name, count in self._connections.items():
-            connections.add_metric(name, count)
+            connections.add(name, count)
         yield connections
         bytes_moved, refused = _family(_BYTES.name), _family(_REFUSED.name)
         for (name, direction), count in self._bytes.items():
-            bytes_moved.add_metric((*name, direction), count)
+            bytes_moved.add((*name, direction), count)
         for (name, action, reason), count in self._refused.items():
-            refused.add_metric((*name, action, reason), count)
+            refused.add((*name, action, reason), count)
         yield from (bytes_moved, refused)
         overruns = _family(_OVERRUNS.name)
-        overruns.add_metric((), self.overruns)
+        overruns.add((), self.overruns)
         yield overruns
 
 
-def _family(name: str) -> CounterMetricFamily:
+def _family(name: str) -> Metric:
     spec = next(spec for spec in SERVICE_COUNTERS if spec.name == name)
-    # The library appends the ending itself.
-    return CounterMetricFamily(name.removesuffix("_total"), spec.help_text, labels=spec.labels)
+    return Metric(name, "counter", spec.help_text, spec.labels)

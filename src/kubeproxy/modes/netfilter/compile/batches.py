@@ -20,6 +20,14 @@ from kubeproxy.modes.netfilter.items import GroupRules, RuleItem, Scope
 
 _LINE_BYTES = 100
 """A rule line is about this long."""
+_SHARE = 0.1
+"""A restore may be as large as this share of all before it, if that is more than the limit.
+
+iptables-nft has two costs, and a start takes the sum: the tool's own grows faster than the input,
+so that restores are limited; the kernel checks the whole table with each commit, so that they
+should be few once the table is large. 5,000 Services: 26 restores and 8.4 s of processor time
+instead of 42 and 10.7 s; with a quarter 16 restores and 10.6 s.
+"""
 
 
 def split(
@@ -107,12 +115,12 @@ def _packed(
 ) -> Iterator[list[RuleChange]]:
     """Fill batches up to the limit, and start a new one only between two owners."""
     batch: list[RuleChange] = []
-    size = 0
+    size, written = 0, 0
     for change in changes:
         is_next = change.owner is not None and batch and batch[-1].owner != change.owner
-        if is_next and size >= limit * _LINE_BYTES:
+        if is_next and size >= max(limit * _LINE_BYTES, written * _SHARE):
             yield batch
-            batch, size = [], 0
+            batch, size, written = [], 0, written + size
         batch.append(change)
         size += sizes.get(change.item, _LINE_BYTES)
     if batch:

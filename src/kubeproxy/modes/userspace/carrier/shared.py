@@ -20,6 +20,8 @@ DIAL_SECONDS = (0.25, 0.5, 1.0, 2.0)
 """How long each attempt to connect may take; there are as many attempts. As in v1.25."""
 
 PAUSE_SECONDS = 0.1
+LASTING_SECONDS = 5.0
+"""A connection that is this old gets what only old ones need. Most end before."""
 """How long a listener that found no free descriptor waits before it accepts again."""
 
 ALL_CLIENTS = 4 * MAX_CLIENTS
@@ -59,12 +61,13 @@ class Shared:
         self.pipes = PipePool()
         self.dial_timeouts = tuple(Timeouts(seconds) for seconds in DIAL_SECONDS)
         self.pauses = Timeouts(PAUSE_SECONDS)
+        self.lasting = Timeouts(LASTING_SECONDS)
         self.connections = 0
         self.sessions = 0
         self._holders: dict[Holder, None] = {}
         self.carried = CarriedRoutes(self._holders)
         self.sweep = AffinitySweep(self.affinity)
-        for timeouts in (*self.dial_timeouts, self.pauses):
+        for timeouts in (*self.dial_timeouts, self.pauses, self.lasting):
             reactor.add_timers(timeouts)
         reactor.add_timers(self.sweep)
 

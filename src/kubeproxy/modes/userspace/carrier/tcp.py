@@ -47,9 +47,13 @@ _STREAM = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 
 
 def tune(handle: socket.socket) -> None:
-    """Send at once, buffer little, and detect dead peers; accepted sockets inherit this."""
+    """Send at once, and buffer little."""
     handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+
+
+def detect_death(handle: socket.socket) -> None:
+    """Probe a silent peer."""
     handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
     handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS)
@@ -69,7 +73,9 @@ class TcpListener:
         self._is_open = True
         self._is_paused = False
         handle.setblocking(False)
+        # Accepted sockets inherit this.
         tune(handle)
+        detect_death(handle)
         shared.reactor.register(handle.fileno(), select.EPOLLIN, self._on_client)
 
     @property
@@ -131,7 +137,6 @@ class TcpListener:
             except OSError as error:
                 self._accept_failed(error)
                 return
-            handle.setblocking(False)
             if reason := self._reason_to_refuse(address):
                 self.shared.log(self.service, "connection reset", reason)
                 _reset(handle)
@@ -282,7 +287,8 @@ class Connection:
 
     def _dialled(self, endpoint: socket.socket, mask: int) -> None:
         """Handle the outcome of an attempt."""
-        number = endpoint.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        # An attempt that failed is announced as such; only then the reason is to be had.
+        number = mask & _HANGUP and endpoint.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if number:
             self._failed(number)
         elif mask & select.EPOLLOUT:
@@ -305,10 +311,18 @@ class Connection:
         if self._timeout is not None:
             self._timeout.cancel()
             self._timeout = None
+        self._timeout = shared.lasting.start(shared.reactor.now, self._lasts)
         self._up = Direction(self._client, endpoint, shared.pipes)
         self._down = Direction(endpoint, self._client, shared.pipes)
+        self._up.reverse, self._down.reverse = self._down, self._up
         # Registering reports at once what has arrived in the meantime.
         shared.reactor.register(self._client.fileno(), _EDGES, self._on_client)
+
+    def _lasts(self) -> None:
+        """Probe the endpoint from now on: three system calls that a short connection saves."""
+        self._timeout = None
+        if self._endpoint is not None:
+            detect_death(self._endpoint)
 
     # --- carrying ---
 
