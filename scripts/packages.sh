@@ -5,7 +5,7 @@ set -eu
 
 DEMO="ip:iproute2 nft:nftables iptables:iptables modprobe:kmod"
 TEST="$DEMO ipset:ipset conntrack:conntrack openssl:openssl linux.uml:user-mode-linux \
-haproxy:haproxy keepalived:keepalived curl:curl bash:bash zsh:zsh fish:fish man:man-db mmdebstrap:mmdebstrap runc:runc \
+haproxy:haproxy keepalived:keepalived ipvsadm:ipvsadm curl:curl bash:bash zsh:zsh fish:fish man:man-db mmdebstrap:mmdebstrap runc:runc \
 qemu-system-x86_64:qemu-system-x86 busybox:busybox-static chromium:chromium chromedriver:chromium-driver"
 CLUSTER="$DEMO runc:runc /usr/lib/cni/bridge:containernetworking-plugins busybox:busybox-static \
 dig:bind9-dnsutils nc:netcat-openbsd dropbear:dropbear-bin wget:wget curl:curl ipset:ipset conntrack:conntrack openssl:openssl"

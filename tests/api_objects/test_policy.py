@@ -18,6 +18,30 @@ def decoded_service(annotations: dict[str, str] | None) -> DecodedService:
     return decode_service(msgspec.convert(manifest, objects.Service), Family.IPV4)
 
 
+def sources(
+    family: Family = Family.IPV4, **lists: str
+) -> tuple[tuple[str, ...] | None, tuple[str, ...], tuple[str, ...]]:
+    """Who is allowed, who is denied, and what is wrong, of these annotations."""
+    manifest = {
+        "metadata": {
+            "namespace": "default",
+            "name": "web",
+            "annotations": {f"kubeproxy/{name}-sources": text for name, text in lists.items()},
+        },
+        "spec": {
+            "clusterIP": "10.96.0.1",
+            "clusterIPs": ["10.96.0.1", "fd00::1"],
+            "ipFamilies": ["IPv4", "IPv6"],
+            "ports": [{"port": 80}],
+        },
+    }
+    found = decode_service(msgspec.convert(manifest, objects.Service), family)
+    assert found.facts is not None
+    policy = found.facts.policy or Policy()
+    assert found.facts.ignored == found.problems
+    return policy.allow_sources, policy.deny_sources, found.problems
+
+
 def decoded_slice(weights: str | None) -> DecodedSlice:
     endpoints = [
         {"addresses": [f"10.244.0.{number}"], "zone": zone}
@@ -96,3 +120,48 @@ def test_a_wrong_health_check_is_a_problem_and_nothing_is_checked() -> None:
     assert found.facts.policy is None
     assert found.facts.ignored == found.problems
     assert "annotation kubeproxy/health-check: 'icmp' is none of tcp" in found.problems[0]
+
+
+def test_lists_of_sources_are_merged_and_split_by_family() -> None:
+    lists = {"allow": "10.1.0.0/16, 10.0.0.0/16,192.0.2.1,2001:db8::/32", "deny": "10.0.9.0/24"}
+    assert sources(Family.IPV4, **lists) == (("10.0.0.0/15", "192.0.2.1/32"), ("10.0.9.0/24",), ())
+    assert sources(Family.IPV6, **lists) == (("2001:db8::/32",), (), ())
+
+
+def test_a_family_that_an_allow_list_does_not_name_is_closed() -> None:
+    """Whoever lists IPv4 networks does not mean that all of IPv6 may come in."""
+    assert sources(Family.IPV6, allow="10.0.0.0/8") == ((), (), ())
+    assert sources(Family.IPV6, deny="10.0.0.0/8") == (None, (), ())
+
+
+def test_all_addresses_are_no_network_that_a_mode_must_match() -> None:
+    assert sources(allow="0.0.0.0/1,128.0.0.0/1") == (None, (), ())
+    assert sources(allow="10.0.0.0/8", deny="0.0.0.0/0") == ((), (), ())
+
+
+def test_of_a_wrong_list_the_entries_that_can_be_read_hold() -> None:
+    allow, deny, problems = sources(allow="10.0.0.0/8,10.0.0.0/33", deny="office,192.0.2.0/24")
+    assert (allow, deny) == (("10.0.0.0/8",), ("192.0.2.0/24",))
+    assert problems == (
+        "annotation kubeproxy/allow-sources: '10.0.0.0/33' is no address and no network like"
+        " 192.0.2.0/24; the other entries hold",
+        "annotation kubeproxy/deny-sources: 'office' is no address and no network like"
+        " 192.0.2.0/24; the other entries hold",
+    )
+
+
+def test_an_allow_list_that_cannot_be_read_admits_no_client() -> None:
+    """The default would be that everyone may connect: a typing error must not open a Service."""
+    for text in ("office", "", "10.0.0.0/33"):
+        allow, _, problems = sources(allow=text)
+        assert allow == ()
+        assert problems[0].endswith("; no client may connect")
+
+
+def test_a_list_is_bounded_and_the_rest_is_not_admitted() -> None:
+    text = ",".join(f"10.{number >> 8}.{number & 255}.0/32" for number in range(1500))
+    allow, _, problems = sources(allow=text)
+    assert allow is not None
+    assert "10.0.0.0/32" in allow
+    assert "10.5.0.0/32" not in allow
+    assert "1500 networks are more than 1000" in problems[0]

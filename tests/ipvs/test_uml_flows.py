@@ -21,7 +21,9 @@ GUEST = Path(__file__).with_name("guest_flows.py")
 
 NEEDS_NFTABLES = frozenset({"13-foreign-rules", "13-mode-switch"})
 """They look at or switch to nftables, which this kernel has not."""
-RESTARTING = frozenset({"08-affinity-restart", "11-change-while-down", "15-hash-restart"})
+RESTARTING = frozenset(
+    {"08-affinity-restart", "11-change-while-down", "15-hash-restart", "16-sources-restart"}
+)
 
 pytestmark = pytest.mark.uml
 

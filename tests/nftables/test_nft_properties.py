@@ -187,12 +187,14 @@ LOOKED_UP = {
     names.SERVICE_IPS: 1,
     names.SERVICE_NODE_PORTS: 1,
     names.NODE_PORT_IPS: 1,
-    **dict.fromkeys(names.POOL_MAPS, 2),
-    names.NO_ENDPOINT_SERVICES: 3,
-    names.NO_ENDPOINT_NODE_PORTS: 3,
-    names.CLUSTER_IPS: 3,
-    **{counting.name: 4 for counting in COUNTING_SETS},
-    names.HAIRPIN: 4,
+    names.ADMITTED_SERVICES: 2,
+    names.ADMITTED_NODE_PORTS: 2,
+    **dict.fromkeys(names.POOL_MAPS, 3),
+    names.NO_ENDPOINT_SERVICES: 4,
+    names.NO_ENDPOINT_NODE_PORTS: 4,
+    names.CLUSTER_IPS: 4,
+    **{counting.name: 5 for counting in COUNTING_SETS},
+    names.HAIRPIN: 5,
 }
 """The order in which a packet looks things up."""
 
@@ -208,7 +210,11 @@ class Moment(Struct, frozen=True):
     """Had the packet entered the chains that translate?"""
 
 
-MOMENTS = [Moment(0, False), Moment(1, False), Moment(1, True), Moment(2, True), Moment(3, True)]
+MOMENTS = [
+    Moment(0, False),
+    Moment(1, False),
+    *(Moment(lookup, True) for lookup in (1, 2, 3, 4)),
+]
 
 
 def seen_under_way(

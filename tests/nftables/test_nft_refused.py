@@ -12,7 +12,12 @@ from tests.support.worlds import address
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.service import ServiceFacts
-from kubeproxy.modes.base import NO_ENDPOINTS, NO_LOCAL_ENDPOINTS, OUTSIDE_SOURCE_RANGES
+from kubeproxy.modes.base import (
+    NO_ENDPOINTS,
+    NO_LOCAL_ENDPOINTS,
+    OUTSIDE_SOURCE_RANGES,
+    REFUSED_BY_ANNOTATION,
+)
 from kubeproxy.modes.nftables.names import TABLE_NAME
 from kubeproxy.modes.nftables.options import Options
 from kubeproxy.plan.frontends import Frontends
@@ -40,6 +45,15 @@ def refusing(family: Family) -> tuple[Proxy, Frontends]:
                 cluster_ip=address(family, "cluster", 3),
                 load_balancer_ips=[address(family, "outside", 7)],
                 source_ranges=ranges,
+            ),
+            remote,
+        ),
+        (
+            service(
+                "shop/guarded",
+                cluster_ip=address(family, "cluster", 4),
+                node_port=30004,
+                allow_sources=ranges,
             ),
             remote,
         ),
@@ -99,14 +113,17 @@ async def test_the_kernel_counts_by_service_port_with_action_and_reason(family: 
     try_to_reach(address(family, "outside", 1), 30001)
     try_to_reach(address(family, "cluster", 2))
     try_to_reach(address(family, "outside", 7))
+    try_to_reach(address(family, "cluster", 4))
+    try_to_reach(address(family, "outside", 1), 30004)
     refused = await proxy.backend.refused_packets(frontends)
     assert refused is not None
     assert {(each.owner.name, each.action, each.reason) for each in refused} == {
         ("none", "reject", NO_ENDPOINTS),
         ("away", "drop", NO_LOCAL_ENDPOINTS),
         ("closed", "drop", OUTSIDE_SOURCE_RANGES),
+        ("guarded", "drop", REFUSED_BY_ANNOTATION),
     }
-    assert len(refused) == 4, "the cluster IP and the node port of one Service"
+    assert len(refused) == 6, "the cluster IP and the node port of two Services"
     assert all(each.packets for each in refused)
     assert await proxy.sync() == 0, "what was counted is no drift"
 

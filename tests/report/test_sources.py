@@ -108,3 +108,22 @@ def test_without_endpoints_modes_differ_in_what_a_stranger_gets(mode: str, verdi
     facts = service(load_balancer_ips=["203.0.113.7"], source_ranges=["198.51.100.0/24"])
     found = way("8.8.8.8", facts, FrontendKind.LOAD_BALANCER, endpoints=(), mode=mode)
     assert found.verdict == verdict
+
+
+@pytest.mark.parametrize("kind", [FrontendKind.CLUSTER_IP, FrontendKind.NODE_PORT])
+def test_lists_of_sources_admit_or_drop_at_every_frontend(kind: FrontendKind) -> None:
+    facts = service(node_port=30080, allow_sources=["10.0.0.0/8"], deny_sources=["10.9.0.0/16"])
+    assert way("10.1.2.3", facts, kind).is_forwarded
+    assert "admitted by its lists of sources" in way("10.1.2.3", facts, kind).because
+    denied, other = way("10.9.0.1", facts, kind), way("8.8.8.8", facts, kind)
+    assert (denied.verdict, other.verdict) == ("drop", "drop")
+    assert "kubeproxy/deny-sources" in denied.because
+    assert "kubeproxy/allow-sources" in other.because
+    assert way("node", facts, kind).verdict == "drop"
+    outside = way("outside", facts, kind)
+    assert "only from 10.0.0.0/8, not from 10.9.0.0/16" in outside.because
+
+
+def test_lists_of_sources_do_not_matter_without_endpoints() -> None:
+    found = way("8.8.8.8", service(allow_sources=["10.0.0.0/8"]), endpoints=())
+    assert found.verdict == "reject"

@@ -65,9 +65,12 @@ def service(
     health_check_node_port: int = 0,
     algorithm: Algorithm | None = None,
     health_check: HealthCheck | None = None,
+    allow_sources: Sequence[str] | None = None,
+    deny_sources: Sequence[str] = (),
 ) -> ServiceFacts:
     namespace, _, short = name.partition("/")
-    policy = Policy(algorithm, health_check)
+    allow = None if allow_sources is None else tuple(allow_sources)
+    asked = Policy(algorithm, health_check, allow_sources=allow, deny_sources=tuple(deny_sources))
     return ServiceFacts(
         name=ServiceName(namespace, short),
         cluster_ip=cluster_ip,
@@ -79,7 +82,7 @@ def service(
         is_external_policy_local=external_local,
         is_internal_policy_local=internal_local,
         health_check_node_port=health_check_node_port,
-        policy=policy if policy != NO_POLICY else None,
+        policy=asked if asked != NO_POLICY else None,
     )
 
 

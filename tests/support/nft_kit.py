@@ -106,6 +106,7 @@ def all_kinds(family: Family) -> Iterator[tuple[ServiceFacts, list[Endpoint]]]:
         {"affinity_seconds": 60, "node_port": 30005, "external_local": True},
         {"internal_local": True, "affinity_seconds": 30},
         *balanced_kinds(outside),
+        *guarded_kinds(family, outside),
     )
     for number, kind in enumerate(kinds, 1):
         cluster_ip = address(family, "cluster", number if number < 7 else number + 10)
@@ -125,6 +126,20 @@ def balanced_kinds(outside: Sequence[str]) -> Iterator[dict[str, object]]:
         yield {"algorithm": algorithm, "node_port": 30030 + number, "external_local": True}
         yield {"algorithm": algorithm, "internal_local": True, "external_ips": outside[7:]}
         yield {"algorithm": algorithm, "affinity_seconds": 20, "node_port": 30040 + number}
+
+
+def guarded_kinds(family: Family, outside: Sequence[str]) -> Iterator[dict[str, object]]:
+    """Services with lists of sources, alone and with what else has chains of its own."""
+    own, other = (
+        ("10.244.0.0/16", "198.51.100.0/24")
+        if family is Family.IPV4
+        else ("fd00:244::/56", "2001:db8:100::/64")
+    )
+    yield {"allow_sources": [own], "node_port": 30050, "external_ips": outside[3:4]}
+    yield {"deny_sources": [other], "node_port": 30051, "external_local": True}
+    yield {"allow_sources": [], "affinity_seconds": 20, "node_port": 30052}
+    turns = {"algorithm": Algorithm.ROUND_ROBIN, "node_port": 30053}
+    yield {"allow_sources": [own, other], "deny_sources": [other], **turns}
 
 
 def weights_of(family: Family) -> dict[str, int]:

@@ -91,10 +91,30 @@ def _service(
         affinity_seconds=draw(st.sampled_from((0, 0, 60, 10800))),
         is_external_policy_local=draw(st.booleans()),
         is_internal_policy_local=draw(st.sampled_from((False, False, True))),
-        policy=Policy(algorithm) if algorithm else None,
+        policy=draw(_policies(family, algorithm)),
     )
     served = {PortKey(p.name, p.protocol): draw(_endpoints(family)) for p in ports}
     return facts, served, draw(_rotations(family))
+
+
+def _policies(family: Family, algorithm: Algorithm | None) -> st.SearchStrategy[Policy | None]:
+    """Mostly no lists of sources."""
+    client, *_ = ranges = _ranges(family)
+    pods = "10.244.0.0/16" if family is Family.IPV4 else "fd00:244::/56"
+    lists: tuple[tuple[tuple[str, ...] | None, tuple[str, ...]], ...] = (
+        *((None, ()),) * 5,
+        ((), ()),
+        ((pods,), ()),
+        (ranges, (client,)),
+        (None, ranges),
+    )
+    return st.sampled_from(lists).map(
+        lambda given: (
+            Policy(algorithm, allow_sources=given[0], deny_sources=given[1])
+            if algorithm or given != (None, ())
+            else None
+        )
+    )
 
 
 def _rotations(family: Family) -> st.SearchStrategy[Rotation]:

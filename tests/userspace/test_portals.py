@@ -241,6 +241,42 @@ def test_insiders_must_be_within_the_source_ranges_too() -> None:
     ]
 
 
+def test_lists_of_sources_hold_at_every_frontend() -> None:
+    """What is denied is not diverted, even if it is allowed; what is not diverted is dropped."""
+    facts = service(allow_sources=["10.0.0.0/8"], deny_sources=["10.9.0.0/16"], node_port=30080)
+    found = rendered(facts)
+    cluster_ip = f"{WEB} -d 10.96.0.10"
+    assert found["KUBE-PORTALS-CONTAINER"] == [
+        f"{cluster_ip} -s 10.9.0.0/16 -j RETURN",
+        f"{cluster_ip} -s 10.0.0.0/8 -j REDIRECT --to-ports 40001",
+    ]
+    for chain in ("KUBE-PORTALS-HOST", "KUBE-NODEPORT-CONTAINER", "KUBE-NODEPORT-HOST"):
+        denied, allowed = found[chain]
+        assert denied.endswith(" -s 10.9.0.0/16 -j RETURN")
+        assert " -s 10.0.0.0/8 -j " in allowed
+    why = because("source is refused by annotation")
+    dropped = found["KUBE-PORTALS-FILTER"]
+    assert dropped[0] == f"{why} -d 10.96.0.10 -j DROP"
+    assert len(dropped) == 2
+
+
+def test_an_empty_list_of_sources_diverts_nothing() -> None:
+    found = rendered(service(allow_sources=[], node_port=30080))
+    assert not {"KUBE-PORTALS-CONTAINER", "KUBE-NODEPORT-HOST"} & set(found)
+    assert len(found["KUBE-PORTALS-FILTER"]) == 2
+
+
+def test_a_load_balancer_admits_whom_both_lists_admit() -> None:
+    facts = service(
+        load_balancer_ips=("198.51.100.7",),
+        source_ranges=("203.0.113.0/24", "10.1.0.0/16"),
+        allow_sources=["10.0.0.0/8"],
+    )
+    rules = rendered(facts)["KUBE-PORTALS-CONTAINER"]
+    to_vip = [rule for rule in rules if "198.51.100.7" in rule]
+    assert [rule.split(" -s ")[1].split()[0] for rule in to_vip] == ["10.1.0.0/16"]
+
+
 # --- sockets ---
 
 

@@ -3,7 +3,7 @@
     python -m kpctl.bench.balance [connections [services]]
 
 Costs are those of one changed endpoint and of one connection, in each mode. ipvs is measured in a
-user-mode kernel, with fewer connections; ipvsadm would set up the same schedulers there.
+user-mode kernel, with fewer connections, beside what ipvsadm sets up there.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ elsewhere.
 from __future__ import annotations
 
 import asyncio
+import shutil
 
 from kpctl.bench.balance_cost import costs
-from kpctl.bench.balance_spread import ours
+from kpctl.bench.balance_spread import ipvsadm, ours
 from kpctl.bench.records import Size
 from kubeproxy.modes.ipvs.check import open_ipvs
 
@@ -23,4 +24,6 @@ async def _measure(connections: int, changes: int, connects: int) -> list[str]:
     (await open_ipvs()).close()  # loads the module
     found = await costs("ipvs", Size(100), changes=changes, connects=connects)
     spreads = [spread async for spread in ours("ipvs", connections)]
-    return [str(figure) for figure in (*found, *spreads)]
+    if shutil.which("ipvsadm") is None:
+        return [*map(str, (*found, *spreads)), "ipvsadm was not measured: it is not installed"]
+    return [str(figure) for figure in (*found, *spreads, *ipvsadm(connections))]

@@ -1,4 +1,4 @@
-"""How evenly connections spread over ten endpoints: ours, upstream's kube-proxy, HAProxy.
+"""How evenly connections spread over ten endpoints: ours, upstream's kube-proxy, HAProxy, IPVS.
 
 Each connection comes from another client address, so that hashes spread as well. A choice at random
 deviates by chance: of n connections to each endpoint by about 1/√n.
@@ -42,6 +42,10 @@ _HAPROXY = {
     "leastconn": "leastconn",
 }
 """Balancing of HAProxy by its name, as its configuration spells it."""
+
+
+_SCHEDULERS = ("rr", "sh", "mh", "lc")
+"""Of IPVS, as ipvsadm spells them."""
 
 
 class Spread(Struct, frozen=True):
@@ -118,6 +122,24 @@ def haproxy(connections: int) -> Iterator[Spread]:
             with _running_haproxy(site, words):
                 counts = spread_of(site, 0, connections, ENDPOINTS)
             yield Spread(f"HAProxy, {name}", counts)
+
+
+def ipvsadm(connections: int) -> Iterator[Spread]:
+    """IPVS as ipvsadm sets it up, with each scheduler; nothing of ours is there."""
+    with site_with_pods() as site:
+        with site.node.inside():
+            ip(f"address add {cluster_ip(0)}/32 dev lo")
+        for scheduler in _SCHEDULERS:
+            with site.node.inside():
+                _set_up_ipvs(scheduler)
+            yield Spread(f"ipvsadm, {scheduler}", spread_of(site, 0, connections, ENDPOINTS))
+
+
+def _set_up_ipvs(scheduler: str) -> None:
+    place = f"{cluster_ip(0)}:{SERVICE_PORT}"
+    servers = (f"-a -t {place} -r {pod_ip(0, slot)}:{POD_PORT} -m" for slot in range(ENDPOINTS))
+    for words in ("-C", f"-A -t {place} -s {scheduler}", *servers):
+        subprocess.run(["ipvsadm", *words.split()], check=True)
 
 
 @contextlib.contextmanager

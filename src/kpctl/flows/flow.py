@@ -52,6 +52,8 @@ class ServiceText(msgspec.Struct, frozen=True):
     is_short: bool = False
     """Is it written in the short form of manifests?"""
     hung_up: tuple[str, ...] = ()
+    allow_sources: tuple[str, ...] = ()
+    deny_sources: tuple[str, ...] = ()
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -212,6 +214,8 @@ class _ServiceFields(msgspec.Struct, forbid_unknown_fields=True, rename="camel")
     algorithm: str = ""
     annotations: dict[str, str] = {}
     short_form: bool = False
+    allow_sources: list[str] = []
+    deny_sources: list[str] = []
 
 
 class _FlowFields(msgspec.Struct, forbid_unknown_fields=True):
@@ -302,6 +306,8 @@ def _service(name: str, raw: Mapping[str, object]) -> ServiceText:
             algorithm=fields.algorithm,
             annotations=fields.annotations,
             is_short=fields.short_form,
+            allow_sources=tuple(fields.allow_sources),
+            deny_sources=tuple(fields.deny_sources),
         )
     except (msgspec.ValidationError, ConfigError) as error:
         raise ConfigError(f"service {name!r}: {error}") from error

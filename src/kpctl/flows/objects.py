@@ -24,9 +24,11 @@ from kpctl.lab.topology import (
     Topology,
     nth_address,
 )
-from kubeproxy.api.annotations import format_weights
+from kubeproxy.api.annotations import format_sources, format_weights
 from kubeproxy.api.objects import (
     ALGORITHM_ANNOTATION,
+    ALLOW_SOURCES_ANNOTATION,
+    DENY_SOURCES_ANNOTATION,
     HEALTH_CHECK_ANNOTATION,
     WEIGHTS_ANNOTATION,
     EndpointSlice,
@@ -132,16 +134,13 @@ def service_manifest(service: ServiceText, world: World) -> Manifest:
         ],
     }
     spec |= _policies(service)
-    annotations = dict(service.annotations)
-    if service.algorithm:
-        annotations[ALGORITHM_ANNOTATION] = service.algorithm
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
             "namespace": world.namespace,
             "name": service.name,
-            **({"annotations": annotations} if annotations else {}),
+            **_annotations(_asked(service, world)),
         },
         "spec": {key: value for key, value in spec.items() if value != []},
         "status": {"loadBalancer": {"ingress": list(_ingress(service, world))}},
@@ -234,7 +233,7 @@ def slice_manifests(service: ServiceText, world: World) -> Iterator[Manifest]:
                     "namespace": world.namespace,
                     "name": f"{service.name}-{family.value.lower()}-{number}",
                     "labels": {"kubernetes.io/service-name": service.name},
-                    **_annotations(WEIGHTS_ANNOTATION, _weights(endpoints, world, family)),
+                    **_annotations({WEIGHTS_ANNOTATION: _weights(endpoints, world, family)}),
                 },
                 "addressType": family.value,
                 "ports": [_slice_port(port, dict(targets)) for port in service.ports],
@@ -247,8 +246,23 @@ def _weights(endpoints: Sequence[EndpointText], world: World, family: Family) ->
     return format_weights(weights)
 
 
-def _annotations(name: str, value: str) -> Manifest:
-    return {"annotations": {name: value}} if value else {}
+def _asked(service: ServiceText, world: World) -> Manifest:
+    """What the Service's annotations ask for; an empty one asks for nothing."""
+    return {
+        **service.annotations,
+        ALGORITHM_ANNOTATION: service.algorithm,
+        ALLOW_SOURCES_ANNOTATION: _sources(service.allow_sources, world),
+        DENY_SOURCES_ANNOTATION: _sources(service.deny_sources, world),
+    }
+
+
+def _sources(names: Iterable[str], world: World) -> str:
+    return format_sources([world.cidr(name, f) for name in names for f in world.families])
+
+
+def _annotations(asked: Manifest) -> Manifest:
+    found = {name: value for name, value in asked.items() if value}
+    return {"annotations": found} if found else {}
 
 
 def _slice_port(port: PortText, targets: Mapping[str, int]) -> Manifest:

@@ -138,7 +138,7 @@ def check(files: tuple[str, ...], mode: str | None, strict: bool) -> None:
     if found.noted and strict:
         raise _Rejected("Part of the files has no effect, see the notes above.")
     noun = "Service" if found.services == 1 else "Services"
-    click.echo(f"{found.services} {noun} can be used.")
+    print_text(f"{found.services} {noun} can be used.")
 
 
 @click.command(epilog=EPILOG)

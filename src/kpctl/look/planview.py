@@ -13,6 +13,7 @@ from kubeproxy.facts.address import join_host_port
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
+from kubeproxy.plan.guard import guard_text
 from kubeproxy.plan.types import Frontend, FrontendKind, Pool, ServicePlan, Verdict
 from kubeproxy.run.startup import PRIMARY
 
@@ -66,10 +67,19 @@ def plan_document(family: Family, plan: ServicePlan, node_ports: NodePorts) -> d
         },
         "affinitySeconds": plan.affinity_seconds,
         **asked,
+        **_sources(plan),
         "healthCheckNodePort": plan.health_check_node_port,
         "excluded": [{"what": e.what, "reason": e.reason} for e in plan.excluded],
         "notes": list(plan.notes),
     }
+
+
+def _sources(plan: ServicePlan) -> dict[str, object]:
+    """The lists of sources, where there are any."""
+    if plan.guard is None:
+        return {}
+    allow = {} if plan.guard.allow is None else {"allowSources": list(plan.guard.allow)}
+    return {**allow, "denySources": list(plan.guard.deny)}
 
 
 def _frontend(frontend: Frontend, places: list[str]) -> dict[str, object]:
@@ -149,6 +159,8 @@ def _frontend_rows(
 def _conditions(plan: ServicePlan, frontend: Frontend) -> Iterator[str]:
     if frontend.source_ranges:
         yield f"only from {', '.join(frontend.source_ranges)}"
+    if plan.guard is not None:
+        yield guard_text(plan.guard)
     if plan.affinity_seconds:
         yield f"a client stays for {plan.affinity_seconds} s"
     if plan.algorithm:

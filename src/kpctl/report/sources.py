@@ -15,6 +15,7 @@ from kpctl.snapshot.target import WrongQuestion
 from kubeproxy.facts.address import contained_in_any, contains, family_of, parse_ip
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import DetectorKind, NodeFacts
+from kubeproxy.plan.guard import guard_text, refusal
 from kubeproxy.plan.types import Frontend, Masquerade, Pool, ServicePlan, Verdict
 
 FILTERS_SOURCES_FIRST = frozenset({"nftables"})
@@ -125,7 +126,10 @@ def way_of(
         return Way(
             source.label, Verdict.DROP.value, f"not within loadBalancerSourceRanges {ranges}"
         )
-    ranges = _condition(frontend, source)
+    refused = _refused(plan, source, node)
+    if refused:
+        return Way(source.label, Verdict.DROP.value, refused)
+    ranges = "; ".join(filter(None, (_condition(frontend, source), _guard_condition(plan, source))))
     if frontend.has_short_circuit and source.kind is not Kind.OUTSIDE:
         because = "policy Local does not apply to pods of this node and the node itself"
         return _forward(plan.cluster, frontend, source, (because, ranges), node=node, mode=mode)
@@ -142,6 +146,20 @@ def _is_admitted(frontend: Frontend, source: Source, node: NodeFacts) -> bool:
         return True
     # A node within the ranges may come with the VIP itself as its address.
     return contained_in_any(address, frontend.source_ranges)
+
+
+def _refused(plan: ServicePlan, source: Source, node: NodeFacts) -> str:
+    """Why lists of sources keep this client out; without an address it may be any of its kind."""
+    address = source.address or (node.ip if source.kind is Kind.NODE else "")
+    if not plan.has_endpoints or not address:
+        return ""
+    return refusal(plan.guard, address)
+
+
+def _guard_condition(plan: ServicePlan, source: Source) -> str:
+    if plan.guard is None or source.kind is Kind.NODE:
+        return ""
+    return "admitted by its lists of sources" if source.address else guard_text(plan.guard)
 
 
 def _condition(frontend: Frontend, source: Source) -> str:

@@ -18,6 +18,7 @@ from kubeproxy.facts.address import contained_in_any, contains, is_loopback, joi
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Protocol
 from kubeproxy.facts.node import DetectorKind, NodeFacts
+from kubeproxy.plan.guard import refusal
 from kubeproxy.plan.types import Frontend, FrontendKind, Masquerade, Pool, ServicePlan, Verdict
 
 
@@ -125,6 +126,10 @@ class PlanTracer(Tracer):
             ranges = ", ".join(frontend.source_ranges)
             step = _do("drop", f"{arrival.source} is not in loadBalancerSourceRanges ({ranges})")
             yield _ended(End.DROPPED, arrival, *seen, step)
+            return
+        refused = refusal(plan.guard, arrival.source) if plan.has_endpoints else ""
+        if refused:
+            yield _ended(End.DROPPED, arrival, *seen, _do("drop", refused))
             return
         pool, reason = self._pool(plan, frontend, arrival)
         if pool:

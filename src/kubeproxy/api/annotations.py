@@ -26,6 +26,8 @@ SHORTEST_TIMEOUT = 0.1
 NO_CHECK = "none"
 MOST_BYTES = 512
 """The limit of what a UDP check sends or expects."""
+MOST_SOURCES = 1000
+"""The limit of a list of sources: most modes have a rule for each."""
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 
@@ -90,17 +92,30 @@ def format_draining(draining: Draining | None) -> str:
 
 def parse_sources(text: str) -> tuple[str, ...]:
     """Networks of both families, canonical, in order, each once. An address is a network of one."""
+    found, wrong = readable_sources(text)
+    if wrong:
+        raise ValueError(wrong[0])
+    return found
+
+
+def readable_sources(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The networks that can be read, and what is wrong with the other entries.
+
+    A list of sources is worth more with one entry missing than not at all (`api/policy`).
+    """
     found: dict[str, None] = {}
-    for entry in _listed(text):
-        parsed = parse_cidr(entry)
-        address = parse_ip(entry)
-        if parsed is not None:
-            found[parsed[1]] = None
+    wrong: list[str] = []
+    for entry in (each.strip() for each in text.split(",")):
+        network, address = parse_cidr(entry), parse_ip(entry)
+        if network is not None:
+            found[network[1]] = None
         elif address is not None:
             found[f"{address[1]}/{address[0].bits}"] = None
         else:
-            raise ValueError(f"{_short(entry)} is no address and no network like 192.0.2.0/24")
-    return tuple(found)
+            wrong.append(f"{_short(entry)} is no address and no network like 192.0.2.0/24")
+    if len(found) > MOST_SOURCES:
+        wrong.append(f"{len(found)} networks are more than {MOST_SOURCES}: the others are left out")
+    return tuple(found)[:MOST_SOURCES], tuple(wrong)
 
 
 def format_sources(cidrs: Sequence[str]) -> str:

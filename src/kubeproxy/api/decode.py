@@ -127,7 +127,7 @@ def decode_service(
         is_external_policy_local=is_external_local,
         is_internal_policy_local=spec.internal_traffic_policy == "Local",
         health_check_node_port=_health_check_port(spec, is_external_local, problems),
-        policy=decode_policy(service.metadata.annotations, wrong),
+        policy=decode_policy(service.metadata.annotations, family, wrong),
         ignored=(*ignored, *wrong),
     )
     if not (facts.cluster_ip or facts.external_ips):

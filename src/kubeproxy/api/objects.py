@@ -15,6 +15,8 @@ ZONE_LABEL = "topology.kubernetes.io/zone"
 TRIGGER_TIME_ANNOTATION = "endpoints.kubernetes.io/last-change-trigger-time"
 ALGORITHM_ANNOTATION = "kubeproxy/algorithm"
 HEALTH_CHECK_ANNOTATION = "kubeproxy/health-check"
+ALLOW_SOURCES_ANNOTATION = "kubeproxy/allow-sources"
+DENY_SOURCES_ANNOTATION = "kubeproxy/deny-sources"
 WEIGHTS_ANNOTATION = "kubeproxy/weights"
 LISTEN_TYPE = "kubeproxy/listen"
 """The type of Services of the short form: they have the addresses in `externalIPs` and no other.
@@ -55,6 +57,17 @@ ANNOTATIONS = (
         " [health checks](../guides/health-checks.md)",
     ),
     KnownKey(
+        ALLOW_SOURCES_ANNOTATION,
+        "Service",
+        "who may connect to any frontend: networks or addresses of both families, separated by"
+        " commas; a family of which none is there is closed",
+    ),
+    KnownKey(
+        DENY_SOURCES_ANNOTATION,
+        "Service",
+        "who may not connect, even if allowed: networks or addresses, separated by commas",
+    ),
+    KnownKey(
         WEIGHTS_ANNOTATION,
         "EndpointSlice",
         "the share of each endpoint: `ADDRESS=WEIGHT` or `ZONE=WEIGHT`, separated by commas; 0 to"
@@ -83,6 +96,8 @@ class SliceLabels(_Object, frozen=True):
 class ServiceAnnotations(_Object, frozen=True):
     algorithm: str | None = field(default=None, name=ALGORITHM_ANNOTATION)
     health_check: str | None = field(default=None, name=HEALTH_CHECK_ANNOTATION)
+    allow_sources: str | None = field(default=None, name=ALLOW_SOURCES_ANNOTATION)
+    deny_sources: str | None = field(default=None, name=DENY_SOURCES_ANNOTATION)
 
 
 class SliceAnnotations(_Object, frozen=True):

@@ -130,6 +130,14 @@ def canonical_cidrs(cidrs: Iterable[str]) -> tuple[str, ...]:
     return tuple(found[1] for found in parsed if found is not None)
 
 
+def merge_cidrs(cidrs: Iterable[str], family: Family) -> tuple[str, ...]:
+    """The fewest networks that mean the same as these, which are all of this family."""
+    if family is Family.IPV4:
+        merged = ipaddress.collapse_addresses(map(ipaddress.IPv4Network, cidrs))
+        return tuple(map(str, merged))
+    return tuple(map(str, ipaddress.collapse_addresses(map(ipaddress.IPv6Network, cidrs))))
+
+
 def pack_address(address: str) -> bytes:
     """A canonical address in network byte order."""
     if ":" in address:

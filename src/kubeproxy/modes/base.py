@@ -207,6 +207,7 @@ class RefusedPackets(Struct, frozen=True, gc=False):
 NO_ENDPOINTS = "has no endpoints"
 NO_LOCAL_ENDPOINTS = "has no local endpoints"
 OUTSIDE_SOURCE_RANGES = "source is not in loadBalancerSourceRanges"
+REFUSED_BY_ANNOTATION = "source is refused by annotation"
 """Reasons, in the words of the comments that rules of iptables have."""
 
 

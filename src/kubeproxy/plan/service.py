@@ -23,6 +23,7 @@ from kubeproxy.plan.balance import (
     with_weights,
 )
 from kubeproxy.plan.endpoints import Choice, choose_endpoints, excluded_endpoints
+from kubeproxy.plan.guard import guard_notes, guard_of
 from kubeproxy.plan.health import check_of, passing
 from kubeproxy.plan.limits import admit_addresses, admit_endpoints
 from kubeproxy.plan.types import (
@@ -101,6 +102,7 @@ def _plan_port(
         endpoint_count=len(endpoints),
         hairpin=tuple(e for e in endpoints if e.is_local),
         quiesced=quiesced,
+        guard=guard_of(service, node),
         excluded=(
             *refused,
             *excluded_endpoints(endpoints, choice, health.rotation),
@@ -112,6 +114,7 @@ def _plan_port(
             *rotation.ignored,
             *algorithm_notes(service, node),
             *health.notes,
+            *guard_notes(service, node),
         ),
     )
 

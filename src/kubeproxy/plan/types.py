@@ -10,6 +10,7 @@ from enum import Enum, StrEnum
 
 from msgspec import Struct
 
+from kubeproxy.facts.address import contained_in_any
 from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import ServicePortId
 from kubeproxy.facts.policy import Algorithm, HealthCheck
@@ -51,6 +52,37 @@ class Masquerade(Enum):
     ALWAYS = "always"
     NOT_LOCAL_PODS = "all but local pods"  # as the local traffic detector sees them
     NODE_ITSELF = "the node itself"  # external, policy Local: clients keep their address
+
+
+class Guard(Struct, frozen=True, gc=False):
+    """Who may connect, as the Service's annotations have it: who is allowed and not denied.
+
+    `allow` is None where everyone is. The node itself may come with a source that is in no list:
+    the frontend's address, where that is bound on the node, or a loopback address. These are
+    treated like the node's address: as `node_allowed` or `node_denied`.
+    """
+
+    allow: tuple[str, ...] | None = None
+    deny: tuple[str, ...] = ()
+    node_allowed: tuple[str, ...] = ()
+    node_denied: tuple[str, ...] = ()
+
+    @property
+    def allowed(self) -> tuple[str, ...] | None:
+        """All networks that may connect, unless they are denied; None for everyone."""
+        return None if self.allow is None else (*self.allow, *self.node_allowed)
+
+    @property
+    def denied(self) -> tuple[str, ...]:
+        """All networks that may not connect, whatever is allowed."""
+        return (*self.deny, *self.node_denied)
+
+    def admits(self, source: str) -> bool:
+        """May this client connect?"""
+        if contained_in_any(source, self.denied):
+            return False
+        allowed = self.allowed
+        return allowed is None or contained_in_any(source, allowed)
 
 
 class Frontend(Struct, frozen=True, gc=False):
@@ -115,8 +147,9 @@ class ServicePlan(Struct, frozen=True, gc=False):
     while none serves. `endpoint_count` counts all endpoints that are known, usable or not.
     `hairpin` are those on this node, usable or not: each of them may reach itself through a
     frontend. `algorithm` is None for the mode's default. `quiesced` would be in a pool but for
-    their weight of 0: open connections go on.
-    `health_check` is how endpoints of this port are checked.
+    their weight of 0: open connections go on. `guard` restricts who may connect to any frontend
+    that has endpoints; None lets everyone. `health_check`
+    is how endpoints of this port are checked.
     """
 
     id: ServicePortId
@@ -142,6 +175,7 @@ class ServicePlan(Struct, frozen=True, gc=False):
     endpoint_count: int = 0
     hairpin: tuple[Endpoint, ...] = ()
     quiesced: tuple[Endpoint, ...] = ()
+    guard: Guard | None = None
     excluded: tuple[Excluded, ...] = ()
     notes: tuple[str, ...] = ()
 

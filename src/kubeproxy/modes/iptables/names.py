@@ -66,6 +66,19 @@ class ServiceChains(NamedTuple):
     firewall: str
 
 
+class GuardChains(NamedTuple):
+    """The chains that hold lists of sources of one service port: before which chain of it."""
+
+    internal: str
+    external: str
+    firewall: str
+
+
+def guard_chains(common: str) -> GuardChains:
+    """Named like upstream's source ranges, so that upstream's proxy removes them as its own."""
+    return GuardChains(*(f"KUBE-FW-{kind}-{common}" for kind in "IEF"))
+
+
 def service_chains(port: ServicePortId) -> ServiceChains:
     """The chains of a service port, which share one hash of its name and protocol."""
     common = _hashed(port.label + port.protocol.lower_name)

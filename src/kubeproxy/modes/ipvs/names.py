@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cache
 
 from kubeproxy.facts.ids import Family, Protocol
-from kubeproxy.kernel.ipset.wire import SetType
+from kubeproxy.kernel.ipset.wire import SetHead, SetType
 
 _LONGEST_SET_NAME = 31
 """ipset's limit."""
@@ -38,9 +38,16 @@ class SetName(StrEnum):
     IPVS_IPS = "KUBE-IPVS-IPS"
     NO_ENDPOINTS = "KUBE-NO-ENDPOINTS"
     SOURCE_REFUSED = "KUBE-SOURCE-REFUSED"
+    GUARDED = "KUBE-GUARDED"
+    ALLOWED_SOURCES = "KUBE-ALLOWED-SOURCES"
+    DENIED_SOURCES = "KUBE-DENIED-SOURCES"
+    GUARD_REFUSED = "KUBE-GUARD-REFUSED"
 
 
-COUNTING_SETS = (SetName.NO_ENDPOINTS, SetName.SOURCE_REFUSED)
+GUARD_SETS = (SetName.GUARDED, SetName.ALLOWED_SOURCES, SetName.DENIED_SOURCES)
+"""Sets of our own, that exist only while a Service has lists of sources."""
+
+COUNTING_SETS = (SetName.NO_ENDPOINTS, SetName.SOURCE_REFUSED, SetName.GUARD_REFUSED)
 """Sets of our own, that exist only while refused packets are counted."""
 
 SET_TYPES: dict[SetName, SetType] = {
@@ -63,6 +70,10 @@ SET_TYPES: dict[SetName, SetType] = {
     SetName.IPVS_IPS: SetType.IP,
     SetName.NO_ENDPOINTS: SetType.IP_PORT,
     SetName.SOURCE_REFUSED: SetType.IP_PORT,
+    SetName.GUARDED: SetType.IP_PORT,
+    SetName.ALLOWED_SOURCES: SetType.IP_PORT_NET,
+    SetName.DENIED_SOURCES: SetType.IP_PORT_NET,
+    SetName.GUARD_REFUSED: SetType.IP_PORT,
 }
 
 NODE_PORT_SETS: dict[Protocol, tuple[SetName, SetName]] = {
@@ -108,6 +119,10 @@ SET_COMMENTS: dict[SetName, str] = {
     SetName.IPVS_IPS: "Addresses on the ipvs interface",
     SetName.NO_ENDPOINTS: "counts packets to services with no endpoints",
     SetName.SOURCE_REFUSED: "counts packets from outside LoadBalancerSourceRanges",
+    SetName.GUARDED: "services that admit only sources that are allowed",
+    SetName.ALLOWED_SOURCES: "sources that may connect to a guarded service",
+    SetName.DENIED_SOURCES: "sources that may not connect to a service",
+    SetName.GUARD_REFUSED: "counts packets from sources that may not connect",
 }
 
 
@@ -117,6 +132,13 @@ def set_name(family: Family, name: SetName) -> str:
     if family is Family.IPV4:
         return name.value
     return name.value.replace("KUBE-", "KUBE-6-", 1)[:_LONGEST_SET_NAME]
+
+
+def set_head(family: Family, name: SetName) -> SetHead:
+    """What kind of set it is in this family."""
+    kind = SET_TYPES[name]
+    is_ipv6 = family is Family.IPV6 and kind is not SetType.PORT
+    return SetHead(kind, is_ipv6, name in COUNTING_SETS)
 
 
 NAT = "nat"

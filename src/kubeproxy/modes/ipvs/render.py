@@ -21,6 +21,7 @@ from kubeproxy.modes.ipvs.items import (
     PRESENT,
     BoundAddress,
     Fragment,
+    IpSet,
     Item,
     Place,
     RealServer,
@@ -29,7 +30,7 @@ from kubeproxy.modes.ipvs.items import (
     Value,
     VirtualServer,
 )
-from kubeproxy.modes.ipvs.names import NODE_PORT_SETS, SetName, set_name
+from kubeproxy.modes.ipvs.names import GUARD_SETS, NODE_PORT_SETS, SetName, set_head, set_name
 from kubeproxy.modes.ipvs.options import Options
 from kubeproxy.modes.ipvs.rules.scheduling import scheduling
 from kubeproxy.modes.ipvs.rules.sets import out_filter, set_rules
@@ -93,6 +94,7 @@ class _Rendering:
             self._enter(name, frontend.address, port=frontend.port)
         if frontend.source_ranges:
             self._restrict(frontend)
+        self._guard(frontend.address, frontend.port)
         self._serve(frontend.address, frontend.port, self._spec(frontend))
         if frontend.kind is FrontendKind.CLUSTER_IP or frontend.address not in self._node.addresses:
             self._bind(frontend.address)
@@ -101,15 +103,12 @@ class _Rendering:
         """Admit the source ranges, and the node itself if it is within them."""
         if self._counts_refused:
             self._enter(SetName.SOURCE_REFUSED, frontend.address, port=frontend.port)
-        for cidr in frontend.source_ranges:
-            network, _, length = cidr.partition("/")
-            self._enter(
-                SetName.LOAD_BALANCER_SOURCE_CIDR,
-                frontend.address,
-                port=frontend.port,
-                second=network,
-                prefix_length=int(length),
-            )
+        self._enter_networks(
+            SetName.LOAD_BALANCER_SOURCE_CIDR,
+            frontend.source_ranges,
+            frontend.address,
+            frontend.port,
+        )
         if frontend.vip_sources:
             self._enter(
                 SetName.LOAD_BALANCER_SOURCE_IP,
@@ -120,6 +119,29 @@ class _Rendering:
         else:
             rules = out_filter(self._family, frontend.address, self._number, frontend.port)
             self.items.update(rules.items())
+
+    def _guard(self, address: str, port: int) -> None:
+        """Admit only those to a place who are allowed and not denied."""
+        guard = self._plan.guard
+        if guard is None or not self._plan.has_endpoints:
+            return
+        # The node connects with the address itself as source, and no rule of INPUT sees that.
+        if not guard.admits(address):
+            rules = out_filter(self._family, address, self._number, port)
+            self.items.update(rules.items())
+        for name in GUARD_SETS:
+            self.items[IpSet(self._set_name(name))] = set_head(self._family, name)
+        if self._counts_refused:
+            self._enter(SetName.GUARD_REFUSED, address, port=port)
+        self._enter_networks(SetName.DENIED_SOURCES, guard.deny, address, port)
+        if guard.allow is not None:
+            self._enter_networks(SetName.ALLOWED_SOURCES, guard.allow, address, port)
+            self._enter(SetName.GUARDED, address, port=port)
+
+    def _enter_networks(self, name: SetName, cidrs: Iterable[str], address: str, port: int) -> None:
+        for cidr in cidrs:
+            network, _, length = cidr.partition("/")
+            self._enter(name, address, port=port, second=network, prefix_length=int(length))
 
     def node_port(self, frontend: Frontend) -> None:
         """Serve every node address; they exist already, so nothing is bound."""
@@ -134,6 +156,7 @@ class _Rendering:
                 self._enter_port(name, frontend.port)
         spec = self._spec(frontend)
         for address in addresses:
+            self._guard(address, frontend.port)
             self._serve(address, frontend.port, spec)
 
     def _serve(self, address: str, port: int, spec: ServerSpec) -> None:

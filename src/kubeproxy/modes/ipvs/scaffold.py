@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import SERVICE_LINK, LocalDetector, NodeFacts
-from kubeproxy.kernel.ipset.wire import SetHead, SetType
 from kubeproxy.modes.ipvs.items import PRESENT, Fragment, IpSet, Item, ServiceLink, Value
 from kubeproxy.modes.ipvs.names import (
     COUNTING_SETS,
     FILTER,
     FORWARD,
+    GUARD_SETS,
     IPVS_FILTER,
     IPVS_OUT_FILTER,
     LOAD_BALANCER,
@@ -22,10 +22,10 @@ from kubeproxy.modes.ipvs.names import (
     POSTROUTING,
     PROXY_FIREWALL,
     SERVICES,
-    SET_TYPES,
     SHARED_CHAINS,
     SOURCE_RANGES,
     SetName,
+    set_head,
     set_name,
 )
 from kubeproxy.modes.ipvs.options import Options
@@ -71,12 +71,10 @@ def scaffold(node: NodeFacts, options: Options) -> Fragment:
     """The items that exist as long as the mode runs."""
     family = node.family
     items: dict[Item, Value] = {ServiceLink(SERVICE_LINK): PRESENT}
-    for name, kind in SET_TYPES.items():
-        counts = name in COUNTING_SETS
-        if counts and not options.counts_refused:
-            continue
-        is_ipv6 = family is Family.IPV6 and kind is not SetType.PORT
-        items[IpSet(set_name(family, name))] = SetHead(kind, is_ipv6, counts)
+    left_out = GUARD_SETS if options.counts_refused else (*GUARD_SETS, *COUNTING_SETS)
+    for name in SetName:
+        if name not in left_out:
+            items[IpSet(set_name(family, name))] = set_head(family, name)
     items |= dict(JUMPS)
     for table, names in SHARED_CHAINS.items():
         items |= {SharedChain(table, name): KNOWN for name in names}

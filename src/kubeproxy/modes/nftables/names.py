@@ -43,6 +43,11 @@ REJECTED_NODE_PORTS = "rejected-nodeports"
 DROPPED_SERVICES = "dropped-services"
 DROPPED_NODE_PORTS = "dropped-nodeports"
 FIREWALLED_SERVICES = "firewalled-services"
+DENIED_SERVICES = "denied-services"
+DENIED_NODE_PORTS = "denied-nodeports"
+
+ADMITTED_SERVICES = "admitted-services"
+ADMITTED_NODE_PORTS = "admitted-nodeports"
 
 SERVICE_POOLS = "service-pools"
 LOCAL_POOLS = "service-local-pools"
@@ -74,6 +79,8 @@ FIREWALL_CHECK = "firewall-check"
 SERVICES = "services"
 REJECT_CHAIN = "reject-chain"
 DROP_CHAIN = "drop-chain"
+DENY_CHAIN = "deny-chain"
+ADMIT_CHAIN = "admit-chain"
 SCAFFOLD_CHAINS = frozenset(
     (
         MASQUERADING,
@@ -101,12 +108,18 @@ COMMENTS = {
     DROPPED_SERVICES: "counts packets to services with no local endpoints",
     DROPPED_NODE_PORTS: "counts packets to service nodeports with no local endpoints",
     FIREWALLED_SERVICES: "counts packets from outside LoadBalancerSourceRanges",
+    DENIED_SERVICES: "counts packets to services from sources that may not connect",
+    DENIED_NODE_PORTS: "counts packets to service nodeports from sources that may not connect",
+    ADMITTED_SERVICES: "services with lists of sources, for traffic that these admit",
+    ADMITTED_NODE_PORTS: "service nodeports with lists of sources, for traffic that these admit",
     SERVICE_POOLS: "endpoints by address, port and index",
     LOCAL_POOLS: "endpoints on this node, for external traffic policy Local",
     NODE_PORT_POOLS: "endpoints by node port and index",
     NODE_PORT_LOCAL_POOLS: "endpoints on this node, for external traffic policy Local",
     REJECT_CHAIN: "helper for @no-endpoint-services / @no-endpoint-nodeports",
     DROP_CHAIN: "helper for @no-endpoint-services / @no-endpoint-nodeports",
+    DENY_CHAIN: "helper for lists of sources",
+    ADMIT_CHAIN: "helper for lists of sources",
 }
 """The comments that `nft list` shows for sets, maps and chains."""
 
@@ -118,6 +131,7 @@ SERVICE_CHAIN_PREFIX = "service-"
 LOCAL_CHAIN_PREFIX = "local-"
 EXTERNAL_CHAIN_PREFIX = "external-"
 FIREWALL_CHAIN_PREFIX = "firewall-"
+GUARD_CHAIN_PREFIX = "guard-"
 NODE_PORT_PREFIX = "nodeport-"
 """Before the name of a chain that looks endpoints up by node port instead of address."""
 
@@ -183,6 +197,11 @@ def is_chain_of_service(name: str) -> bool:
 def is_firewall_chain(name: str) -> bool:
     """Does a chain of this name hold the source ranges of one service?"""
     return name.startswith(FIREWALL_CHAIN_PREFIX) and name not in SCAFFOLD_CHAINS
+
+
+def is_guard_chain(name: str) -> bool:
+    """Does a chain of this name hold the lists of sources of one service?"""
+    return name.startswith(GUARD_CHAIN_PREFIX)
 
 
 def is_affinity_set(name: str) -> bool:

@@ -9,10 +9,9 @@ node ports on localhost, a node port also has a listener there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ipaddress import IPv4Network, IPv6Network, collapse_addresses
 
-from kubeproxy.facts.address import pack_address
-from kubeproxy.facts.ids import Family, Protocol
+from kubeproxy.facts.address import merge_cidrs, pack_address
+from kubeproxy.facts.ids import Protocol
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.policy import Algorithm
 from kubeproxy.kernel.nftables import wire as nft
@@ -28,10 +27,11 @@ from kubeproxy.modes.nftables.items import (
     ListenerItem,
     Pool,
     PoolItem,
+    SetItem,
     Target,
     Value,
 )
-from kubeproxy.modes.nftables.names import layout_of
+from kubeproxy.modes.nftables.names import FamilyLayout, layout_of
 from kubeproxy.modes.nftables.options import Options
 from kubeproxy.modes.nftables.rules import affinity
 from kubeproxy.modes.nftables.rules import pieces as rules
@@ -43,13 +43,15 @@ from kubeproxy.modes.nftables.rules.classes import (
     masqueraded_class,
     pick_class,
 )
+from kubeproxy.modes.nftables.rules.guards import guard_items
 from kubeproxy.modes.nftables.rules.own import external_chain, pool_chain
 from kubeproxy.modes.nftables.rules.pieces import Draw, rule
 from kubeproxy.modes.nftables.rules.refused import counting_items
 from kubeproxy.modes.nftables.rules.turns import turn_items
+from kubeproxy.modes.nftables.scaffold import admitted_set_specs
 from kubeproxy.plan import types as plans
 from kubeproxy.plan.balance import slot_count, slots_of
-from kubeproxy.plan.types import Frontend, FrontendKind, PoolName, ServicePlan, Verdict
+from kubeproxy.plan.types import Frontend, FrontendKind, Guard, PoolName, ServicePlan, Verdict
 
 _IN_SET = Element()
 _REFUSING = {
@@ -76,11 +78,23 @@ def render(plan: ServicePlan, node: NodeFacts, options: Options) -> Fragment:
     slots = _Slots(plan.algorithm)
     for frontend in plan.frontends:
         _add_frontend(items, plan, frontend, context, slots)
+    if plan.guard is not None:
+        items |= _guarded(plan, plan.guard, items, context.layout)
     if options.counts_refused:
         items |= counting_items(items, context.layout)
     if options.localhost_node_ports:
         items |= listener_items(plan)
     return items
+
+
+def _guarded(
+    plan: ServicePlan, guard: Guard, items: Fragment, layout: FamilyLayout
+) -> dict[Item, Value]:
+    found = guard_items(plan, guard, items, layout)
+    if found:
+        specs = admitted_set_specs(layout)
+        found |= {SetItem(name): spec for name, spec in specs.items()}
+    return found
 
 
 class _Slots:
@@ -184,7 +198,7 @@ def _firewall_items(
     layout = context.layout
     listed = [
         rule(rules.in_network(layout, layout.source_offset, cidr), rules.verdict(nft.RETURN))
-        for cidr in _merged((*frontend.source_ranges, *frontend.vip_sources), layout.family)
+        for cidr in merge_cidrs((*frontend.source_ranges, *frontend.vip_sources), layout.family)
     ]
     listed.append(rule(rules.verdict(nft.DROP)))
     verdict = nft.Verdict(nft.NFT_GOTO, chain)
@@ -192,13 +206,6 @@ def _firewall_items(
         ChainItem(chain): Chain(ChainKind.SERVICE_ENTRY, tuple(listed)),
         ElementItem(names.FIREWALL_IPS, key): Element(verdict, names.comment_of(plan.id)),
     }
-
-
-def _merged(cidrs: tuple[str, ...], family: Family) -> list[str]:
-    """The fewest networks that mean the same."""
-    if family is Family.IPV4:
-        return [str(network) for network in collapse_addresses(map(IPv4Network, cidrs))]
-    return [str(network) for network in collapse_addresses(map(IPv6Network, cidrs))]
 
 
 def listener_items(plan: ServicePlan) -> dict[Item, Value]:
@@ -211,10 +218,16 @@ def listener_items(plan: ServicePlan) -> dict[Item, Value]:
         return {}
     items: dict[Item, Value] = {}
     for frontend in plan.frontends_of(FrontendKind.NODE_PORT):
-        if frontend.accepts_anyone:
+        if frontend.accepts_anyone and _admits_localhost(plan):
             pool = plan.cluster if frontend.has_short_circuit else plan.pool(frontend.pool)
             items[ListenerItem(plan.id.protocol, frontend.port)] = _target(plan, pool)
     return items
+
+
+def _admits_localhost(plan: ServicePlan) -> bool:
+    """May the node itself connect? The listener's clients have no other address than loopback."""
+    loopback = "::1" if ":" in plan.cluster_ip else "127.0.0.1"
+    return plan.guard is None or plan.guard.admits(loopback)
 
 
 def _target(plan: ServicePlan, pool: plans.Pool) -> Target:

@@ -35,6 +35,7 @@ from kubeproxy.modes.nftables.rules.pieces import Piece, rule
 from kubeproxy.modes.nftables.rules.refused import (
     COUNTING_SETS,
     counting_rules,
+    deny_chain_items,
     drop_chain_items,
 )
 from kubeproxy.modes.nftables.rules.typeof import typeof_userdata
@@ -74,7 +75,7 @@ def scaffold(node: NodeFacts, options: Options) -> Fragment:
     items |= {SetItem(name): spec for name, spec in set_specs(layout).items()}
     if options.counts_refused:
         items |= {SetItem(name): spec for name, spec in counting_set_specs(layout).items()}
-        items |= drop_chain_items(layout)
+        items |= drop_chain_items(layout) | deny_chain_items(layout)
     items |= {ChainItem(name): _base_chain(name) for name in names.BASE_CHAINS}
     for name, listed in _scaffold_rules(layout, node, options):
         items[ChainItem(name)] = Chain(ChainKind.SCAFFOLD, tuple(listed))
@@ -121,10 +122,20 @@ def counting_set_specs(layout: FamilyLayout) -> dict[str, SetSpec]:
     }
 
 
+def admitted_set_specs(layout: FamilyLayout) -> dict[str, SetSpec]:
+    """The maps that exist only while a service port has lists of sources."""
+    verdicts = (nft.NFT_SET_MAP, nft.NFT_DATA_VERDICT)
+    return {
+        names.ADMITTED_SERVICES: SetSpec(*_service_key(layout), *verdicts),
+        names.ADMITTED_NODE_PORTS: SetSpec(*_NODE_PORT_KEY, *verdicts),
+    }
+
+
 def known_set_specs(layout: FamilyLayout) -> dict[str, SetSpec]:
     """Every set that is not one service's, whether or not it exists in this configuration."""
     node_ports = {names.NODE_PORT_IPS: node_port_ips_spec(layout)}
-    return set_specs(layout) | counting_set_specs(layout) | node_ports
+    others = counting_set_specs(layout) | admitted_set_specs(layout)
+    return set_specs(layout) | others | node_ports
 
 
 _PORT = (nft.TYPE_INET_PROTOCOL, nft.TYPE_INET_SERVICE)

@@ -1,7 +1,7 @@
 """The chains that belong to one service port alone. Pure.
 
     KUBE-EXT   traffic from outside the cluster: whether it is masqueraded, and the pool it may use
-    KUBE-FW    source ranges of a load balancer
+    KUBE-FW    source ranges of a load balancer; lists of sources have chains of this name, too
     KUBE-SVC   all endpoints; KUBE-SVL only those of this node
     KUBE-SEP   one endpoint
 
@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import repeat
 
+from kubeproxy.facts.address import merge_cidrs
 from kubeproxy.facts.policy import Algorithm
 from kubeproxy.modes.iptables import names
 from kubeproxy.modes.iptables.rules.context import PortContext
 from kubeproxy.modes.netfilter.items import ChainGroup, GroupRules, rules
 from kubeproxy.modes.netfilter.rules.matches import from_local_pods
 from kubeproxy.plan.balance import slots_of
-from kubeproxy.plan.types import FrontendKind, Masquerade, Pool, ServicePlan
+from kubeproxy.plan.types import FrontendKind, Guard, Masquerade, Pool, ServicePlan
 
 
 def chains(context: PortContext) -> dict[ChainGroup, GroupRules]:
@@ -30,6 +31,9 @@ def chains(context: PortContext) -> dict[ChainGroup, GroupRules]:
         texts[names_of.external] = rules(names_of.external, _external(context)).text
     if context.has_firewall:
         texts[names_of.firewall] = rules(names_of.firewall, _firewall(context)).text
+    if plan.guard is not None and plan.has_endpoints:
+        for target, chain in context.guard_targets.items():
+            texts[chain] = rules(chain, _guard(context, plan.guard, target)).text
     chosen = names.endpoint_chains(plan.id, [endpoint.text for endpoint in plan.reachable])
     for chain, pool, is_used in (
         (names_of.cluster, plan.cluster, plan.uses_cluster_pool),
@@ -85,6 +89,20 @@ def _firewall(context: PortContext) -> Iterator[str]:
     yield (
         f'-m comment --comment "other traffic to {label} will be dropped by {names.PROXY_FIREWALL}"'
     )
+
+
+def _guard(context: PortContext, guard: Guard, target: str) -> Iterator[str]:
+    """Lead those who may connect to the chain; what returns is dropped in the filter table."""
+    comment = f'-m comment --comment "{context.label} {{}}" '
+    family = context.node.family
+    for source in merge_cidrs(guard.denied, family):
+        yield f"{comment.format('denied sources')}-s {source} -j RETURN"
+    allowed = guard.allowed
+    if allowed is None:
+        yield f"{comment.format('sources that are not denied')}-j {target}"
+        return
+    for source in merge_cidrs(allowed, family):
+        yield f"{comment.format('allowed sources')}-s {source} -j {target}"
 
 
 def _pool(context: PortContext, chain: str, pool: Pool, chosen: dict[str, str]) -> Iterator[str]:

@@ -26,6 +26,24 @@ class PortContext(Struct, frozen=True, gc=False):
     def load_balancer_chain(self) -> str:
         return self.chains.firewall if self.has_firewall else self.chains.external
 
+    def guarded(self, chain: str) -> str:
+        """Where dispatch goes for this chain: to the lists of sources before it, if there are."""
+        if self.plan.guard is None:
+            return chain
+        return self.guard_targets[chain]
+
+    @property
+    def guard_targets(self) -> dict[str, str]:
+        """By chain that dispatch leads to: the one with the lists of sources before it."""
+        guards = names.guard_chains(self.chains.common)
+        plan = self.plan
+        found = {self.internal_chain: guards.internal} if plan.has_internal else {}
+        if plan.is_externally_accessible:
+            found[self.chains.external] = guards.external
+        if self.has_firewall:
+            found[self.chains.firewall] = guards.firewall
+        return found
+
     @property
     def internal_chain(self) -> str:
         is_local = self.plan.is_internal_policy_local

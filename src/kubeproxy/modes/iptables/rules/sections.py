@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from kubeproxy.facts.ids import Protocol, ServicePortId
+from kubeproxy.modes.base import REFUSED_BY_ANNOTATION
 from kubeproxy.modes.iptables import names
 from kubeproxy.modes.iptables.rules.context import PortContext
 from kubeproxy.modes.netfilter.items import Rules, Section, SortKey, rules
@@ -36,8 +37,8 @@ def _places(context: PortContext) -> Iterator[_Place]:
         yield "filter", names.SERVICES, key, _internal_refusals(context)
     if not plan.has_external:
         yield "filter", names.EXTERNAL_SERVICES, key, _external_refusals(context)
-    if context.has_firewall:
-        yield "filter", names.PROXY_FIREWALL, key, _firewall_drops(context)
+    if context.has_firewall or plan.guard is not None:
+        yield "filter", names.PROXY_FIREWALL, key, _source_drops(context)
     if plan.health_check_node_port:
         # The health check is TCP whatever the port is, and its rule names no other protocol.
         health_key = _key(plan.id, Protocol.TCP)
@@ -77,10 +78,38 @@ def _external_refusals(context: PortContext) -> Iterator[str]:
             yield f"-m comment --comment {comment} {context.destination(frontend)} -j {target}"
 
 
+def _source_drops(context: PortContext) -> Iterator[str]:
+    if context.has_firewall:
+        yield from _firewall_drops(context)
+    if context.plan.guard is not None and context.plan.has_endpoints:
+        yield from _guard_drops(context)
+
+
 def _firewall_drops(context: PortContext) -> Iterator[str]:
     comment = f'"{context.label} traffic not accepted by {context.chains.firewall}"'
     for frontend in context.plan.frontends_of(FrontendKind.LOAD_BALANCER):
         yield f"-m comment --comment {comment} {context.destination(frontend)} -j DROP"
+
+
+def _guard_drops(context: PortContext) -> Iterator[str]:
+    """Drop what no list of sources let through to a translation.
+
+    A translated packet may have the same destination, where an endpoint on the host network has the
+    address and port of a frontend.
+    """
+    comment = f'-m comment --comment "{context.label} {REFUSED_BY_ANNOTATION}"'
+    untranslated = "-m conntrack ! --ctstate DNAT"
+    for frontend in context.plan.frontends:
+        if frontend.kind is not FrontendKind.NODE_PORT:
+            if frontend.accepts_anyone:
+                yield f"{comment} {context.destination(frontend)} {untranslated} -j DROP"
+            continue
+        head = f"{comment} {context.protocol} --dport {frontend.port}"
+        if context.node.node_ports_match_all:
+            yield f"{head} -m addrtype --dst-type LOCAL {untranslated} -j DROP"
+        else:
+            for address in context.node.node_port_addresses:
+                yield f"{head} -d {address} {untranslated} -j DROP"
 
 
 def _health_check(context: PortContext) -> Iterator[str]:
@@ -103,6 +132,7 @@ def _dispatch(context: PortContext) -> Iterator[str]:
 
 def _dispatch_rule(context: PortContext, frontend: Frontend, what: str, chain: str) -> str:
     comment = f'"{context.label} {what}"'
+    chain = context.guarded(chain)
     return f"-m comment --comment {comment} {context.destination(frontend)} -j {chain}"
 
 
@@ -110,10 +140,11 @@ def _node_port_dispatch(context: PortContext) -> Iterator[str]:
     options = context.options
     counted = options.features.has_localhost_counter and options.serves_localhost(context.node)
     head = f"-m comment --comment {context.label} {context.protocol}"
+    target = context.guarded(context.chains.external)
     for frontend in context.plan.frontends_of(FrontendKind.NODE_PORT):
         if counted:
             yield (
                 f"{head} -d {context.node.family.loopback_cidr} --dport {frontend.port} "
-                f"-m nfacct --nfacct-name {names.LOCALHOST_COUNTER} -j {context.chains.external}"
+                f"-m nfacct --nfacct-name {names.LOCALHOST_COUNTER} -j {target}"
             )
-        yield f"{head} --dport {frontend.port} -j {context.chains.external}"
+        yield f"{head} --dport {frontend.port} -j {target}"

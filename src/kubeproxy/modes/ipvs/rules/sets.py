@@ -101,9 +101,32 @@ def _sections(
     local = match_set(family, SetName.EXTERNAL_IP_LOCAL, "dst,dst")
     local_rules = tuple(f"{local} {accept}" for accept in _EXTERNAL_ACCEPTS)
     yield SetName.EXTERNAL_IP_LOCAL, Section(NAT, SERVICES, (), 50), local_rules
+    for name, rank, refused in (
+        (SetName.DENIED_SOURCES, 1, _denied(family)),
+        (SetName.GUARDED, 3, _not_allowed(family)),
+    ):
+        yield name, Section(FILTER, PROXY_FIREWALL, (), rank + 1), (f"{refused} -j DROP",)
+        counted = f"{refused} {match_set_bare(family, SetName.GUARD_REFUSED, 'dst,dst')}"
+        yield SetName.GUARD_REFUSED, Section(FILTER, PROXY_FIREWALL, (), rank), (counted,)
     for rank, name in ((70, SetName.CLUSTER_IP), (80, SetName.LOAD_BALANCER)):
         accept = f"{match_set_bare(family, name, 'dst,dst')} -j ACCEPT"
         yield name, Section(NAT, SERVICES, (), rank), (accept,)
+
+
+_NEW = "-m conntrack --ctstate NEW"
+"""Lists of sources are about new connections; open ones go on."""
+
+
+def _denied(family: Family) -> str:
+    """Matches packets from sources that may not connect."""
+    return f"{_NEW} {match_set(family, SetName.DENIED_SOURCES, 'dst,dst,src')}"
+
+
+def _not_allowed(family: Family) -> str:
+    """Matches packets to services of which the source is not among those that may connect."""
+    allowed = set_name(family, SetName.ALLOWED_SOURCES)
+    guarded = match_set(family, SetName.GUARDED, "dst,dst")
+    return f"{_NEW} {guarded} -m set ! --match-set {allowed} dst,dst,src"
 
 
 def match_set_bare(family: Family, name: SetName, direction: str) -> str:

@@ -168,6 +168,9 @@ class _Steps:
             return self.late if change.new is None else self.early
         if name == names.FIREWALL_IPS and change.old is None:
             return self.guards
+        if name in _AFTER_GUARD and None in (change.old, change.new):
+            # Packets that a list of sources admits still find the way that they were led to.
+            return self.guards if change.old is None else self.late
         if name in _REFUSALS and change.new is None and self._is_served(change):
             return self.late
         return self.services
@@ -214,6 +217,8 @@ class _Steps:
 
 
 _ONLY_TESTED = frozenset((names.HAIRPIN, names.NODE_PORT_IPS))
+
+_AFTER_GUARD = frozenset((names.ADMITTED_SERVICES, names.ADMITTED_NODE_PORTS))
 
 _REFUSALS = frozenset((names.NO_ENDPOINT_SERVICES, names.NO_ENDPOINT_NODE_PORTS))
 

@@ -118,6 +118,8 @@ _KEYED_BY_FRONTEND = frozenset(
         names.NO_ENDPOINT_SERVICES,
         names.SERVICE_NODE_PORTS,
         names.NO_ENDPOINT_NODE_PORTS,
+        names.ADMITTED_SERVICES,
+        names.ADMITTED_NODE_PORTS,
     )
 )
 

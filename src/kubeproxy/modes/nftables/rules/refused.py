@@ -23,6 +23,7 @@ from kubeproxy.modes.base import (
     NO_ENDPOINTS,
     NO_LOCAL_ENDPOINTS,
     OUTSIDE_SOURCE_RANGES,
+    REFUSED_BY_ANNOTATION,
     RefusedPackets,
 )
 from kubeproxy.modes.nftables import names
@@ -63,6 +64,8 @@ COUNTING_SETS = (
     CountingSet(names.DROPPED_SERVICES, Verdict.DROP, NO_LOCAL_ENDPOINTS),
     CountingSet(names.DROPPED_NODE_PORTS, Verdict.DROP, NO_LOCAL_ENDPOINTS, True),
     CountingSet(names.FIREWALLED_SERVICES, Verdict.DROP, OUTSIDE_SOURCE_RANGES),
+    CountingSet(names.DENIED_SERVICES, Verdict.DROP, REFUSED_BY_ANNOTATION),
+    CountingSet(names.DENIED_NODE_PORTS, Verdict.DROP, REFUSED_BY_ANNOTATION, True),
 )
 
 COUNTING_NAMES = frozenset(counting.name for counting in COUNTING_SETS)
@@ -78,6 +81,12 @@ _FOR_WANT_OF_ENDPOINTS = {
     },
 }
 """By map that refuses and by what it does: the set that counts."""
+
+_OF_GUARDS = {
+    names.ADMITTED_SERVICES: names.DENIED_SERVICES,
+    names.ADMITTED_NODE_PORTS: names.DENIED_NODE_PORTS,
+}
+"""By map that lists of sources guard: the set that counts whom they refuse."""
 
 _TO_DROP_CHAIN = nft.Verdict(nft.NFT_GOTO, names.DROP_CHAIN)
 
@@ -107,6 +116,16 @@ def drop_chain_items(layout: FamilyLayout) -> dict[Item, Value]:
     return {ChainItem(names.DROP_CHAIN): Chain(ChainKind.CLASS_ENTRY, listed)}
 
 
+def deny_chain_items(layout: FamilyLayout) -> dict[Item, Value]:
+    """The chain that counts and drops what lists of sources refuse."""
+    listed = (
+        _look_up(rules.service_key(layout), names.DENIED_SERVICES),
+        _look_up(rules.node_port_key(), names.DENIED_NODE_PORTS),
+        rule(rules.verdict(nft.DROP)),
+    )
+    return {ChainItem(names.DENY_CHAIN): Chain(ChainKind.CLASS_ENTRY, listed)}
+
+
 def counting_items(items: Fragment, layout: FamilyLayout) -> dict[Item, Value]:
     """What a service port's items become, and what comes with them, where its refusals count."""
     found: dict[Item, Value] = {}
@@ -117,7 +136,17 @@ def counting_items(items: Fragment, layout: FamilyLayout) -> dict[Item, Value]:
             case ChainItem(name), Chain(kind, listed) if names.is_firewall_chain(name):
                 count = _look_up(rules.service_key(layout), names.FIREWALLED_SERVICES)
                 found[item] = Chain(kind, (*listed[:-1], count, listed[-1]))
+            case ChainItem(name), Chain(kind, listed) if names.is_guard_chain(name):
+                found[item] = Chain(kind, tuple(map(_counting_drop, listed)))
     return found
+
+
+def _counting_drop(dropping: Rule) -> Rule:
+    """The rule of a guard, with the chain that counts in place of a drop."""
+    matches, verdict = dropping.expressions[:-1], dropping.expressions[-1:]
+    if verdict != rules.verdict(nft.DROP):
+        return dropping
+    return rule(matches, rules.goto(names.DENY_CHAIN))
 
 
 def _counting_elements(
@@ -126,6 +155,8 @@ def _counting_elements(
     counting = Element(comment=comment)
     if name == names.FIREWALL_IPS:
         return {ElementItem(names.FIREWALLED_SERVICES, key): counting}
+    if name in _OF_GUARDS:
+        return {ElementItem(_OF_GUARDS[name], key): counting}
     if name not in _FOR_WANT_OF_ENDPOINTS:
         return {}
     action = Verdict.DROP if drops(verdict) else Verdict.REJECT

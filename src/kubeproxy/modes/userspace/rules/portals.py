@@ -29,11 +29,16 @@ from msgspec import Struct
 
 from kubeproxy.facts.address import is_loopback, join_host_port
 from kubeproxy.facts.node import DetectorKind, LocalDetector, NodeFacts
-from kubeproxy.modes.base import NO_ENDPOINTS, NO_LOCAL_ENDPOINTS, OUTSIDE_SOURCE_RANGES
+from kubeproxy.modes.base import (
+    NO_ENDPOINTS,
+    NO_LOCAL_ENDPOINTS,
+    OUTSIDE_SOURCE_RANGES,
+    REFUSED_BY_ANNOTATION,
+)
 from kubeproxy.modes.netfilter.rules.matches import from_local_pods
 from kubeproxy.modes.userspace import names
 from kubeproxy.modes.userspace.options import Options
-from kubeproxy.plan.types import Frontend, FrontendKind, PoolName, ServicePlan, Verdict
+from kubeproxy.plan.types import Frontend, FrontendKind, Guard, PoolName, ServicePlan, Verdict
 
 PlacedRule: TypeAlias = tuple[str, str, str]
 """Table, chain, and what stands behind `-A CHAIN `."""
@@ -61,6 +66,8 @@ class Portals(Struct, frozen=True):
     # --- nat ---
 
     def _divert(self, frontend: Frontend, container: str, host: str) -> Iterator[PlacedRule]:
+        if frontend.accepts_anyone:
+            yield from self._return_denied(frontend, container, host)
         for clients, pool in self._from_elsewhere(frontend):
             target = self._container_target(pool)
             for match in self._matches(frontend):
@@ -70,24 +77,40 @@ class Portals(Struct, frozen=True):
             for match in self._host_matches(frontend):
                 yield "nat", host, f"{match}{clients}{target}"
 
+    def _return_denied(self, frontend: Frontend, container: str, host: str) -> Iterator[PlacedRule]:
+        """Do not divert what may not connect, whatever else admits it."""
+        for source in self._guard.denied:
+            for match in self._matches(frontend):
+                yield "nat", container, f"{match} -s {source} -j RETURN"
+            for match in self._host_matches(frontend):
+                yield "nat", host, f"{match} -s {source} -j RETURN"
+
+    @property
+    def _guard(self) -> Guard:
+        return self.plan.guard or _ANYONE
+
+    def _admitted(self, frontend: Frontend) -> tuple[str, ...] | None:
+        """Networks that may connect, but for those that are denied; None means all."""
+        return both((*frontend.source_ranges, *frontend.vip_sources) or None, self._guard.allowed)
+
     def _from_elsewhere(self, frontend: Frontend) -> Iterator[tuple[str, PoolName]]:
         """Clients that come in through an interface, as a match, and the pool they use."""
         if frontend.has_short_circuit and PoolName.CLUSTER in self.ports:
-            for match in pod_matches(self.node.detector, allowed_sources(frontend)):
+            for match in pod_matches(self.node.detector, self._admitted(frontend)):
                 yield match, PoolName.CLUSTER
         yield from self._by_policy(frontend)
 
     def _from_node(self, frontend: Frontend) -> Iterator[tuple[str, PoolName]]:
         """Likewise for processes of the node itself, to which a Local policy does not apply."""
         if frontend.has_short_circuit and PoolName.CLUSTER in self.ports:
-            for match in source_matches(allowed_sources(frontend)):
+            for match in source_matches(self._admitted(frontend)):
                 yield match, PoolName.CLUSTER
         else:
             yield from self._by_policy(frontend)
 
     def _by_policy(self, frontend: Frontend) -> Iterator[tuple[str, PoolName]]:
         if frontend.verdict is Verdict.FORWARD and frontend.pool in self.ports:
-            for match in source_matches(allowed_sources(frontend)):
+            for match in source_matches(self._admitted(frontend)):
                 yield match, frontend.pool
 
     def _host_matches(self, frontend: Frontend) -> Iterator[str]:
@@ -160,12 +183,15 @@ class Portals(Struct, frozen=True):
     def _refuse(self, frontend: Frontend) -> Iterator[PlacedRule]:
         """Reject or drop what still has the frontend as its destination: it was not diverted."""
         verdict = frontend.verdict
-        if verdict is Verdict.FORWARD and not allowed_sources(frontend):
+        if verdict is Verdict.FORWARD and not frontend.source_ranges and self.plan.guard is None:
             return
         is_node_port = frontend.kind is FrontendKind.NODE_PORT
         place = _LOCAL if is_node_port and self.node.node_ports_match_all else ""
         target = "REJECT" if verdict is Verdict.REJECT else "DROP"
-        for match in self._matches(frontend, _REASONS[verdict]):
+        reason = _REASONS[verdict]
+        if verdict is Verdict.FORWARD and not frontend.source_ranges:
+            reason = REFUSED_BY_ANNOTATION
+        for match in self._matches(frontend, reason):
             yield "filter", names.PORTALS_FILTER, f"{match}{place} -j {target}"
 
 
@@ -177,16 +203,21 @@ _REASONS = {
 """Why a packet is refused, as the comment of the rule has it."""
 
 
-def allowed_sources(frontend: Frontend) -> tuple[str, ...]:
-    """Networks and addresses that may connect; none means all."""
-    return (*frontend.source_ranges, *frontend.vip_sources)
+_ANYONE = Guard()
 
 
-def source_matches(sources: tuple[str, ...]) -> Iterator[str]:
-    yield from (f" -s {source}" for source in sources) if sources else ("",)
+def both(first: tuple[str, ...] | None, second: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The networks that both lists admit; None admits all."""
+    if first is None or second is None:
+        return second if first is None else first
+    return tuple(part for cidr in first for part in _within(cidr, second))
 
 
-def pod_matches(detector: LocalDetector, sources: tuple[str, ...]) -> Iterator[str]:
+def source_matches(sources: tuple[str, ...] | None) -> Iterator[str]:
+    yield from ("",) if sources is None else (f" -s {source}" for source in sources)
+
+
+def pod_matches(detector: LocalDetector, sources: tuple[str, ...] | None) -> Iterator[str]:
     """Pods of this node, as far as they are among the sources that may connect."""
     if detector.kind is DetectorKind.CIDR:
         # A rule can have only one `-s`, so networks are intersected here.
@@ -196,13 +227,14 @@ def pod_matches(detector: LocalDetector, sources: tuple[str, ...]) -> Iterator[s
         yield from (f" {pods}{source}" for source in source_matches(sources))
 
 
-def _within(cidr: str, sources: tuple[str, ...]) -> Iterator[str]:
+def _within(cidr: str, sources: tuple[str, ...] | None) -> Iterator[str]:
     """The parts of a network that are among the sources.
 
     Two networks never overlap in part: one contains the other, or they have nothing in common.
     """
-    if not sources:
+    if sources is None:
         yield cidr
+        return
     network = ipaddress.ip_network(cidr)
     for source in sources:
         other = ipaddress.ip_network(source)
