@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.support.confined import FRONTENDS, Outcome, serve, with_capabilities
-from tests.support.host import Host
+from tests.support.host import PROGRAMS, Host
 
 from kubeproxy.errors import Unsupported
 from kubeproxy.kernel.capabilities import Capabilities, capability_mask, read_capabilities
@@ -50,6 +51,31 @@ def run(
 def test_nftables_mode_serves_with_net_admin_alone(host: Host, tmp_path: Path) -> None:
     outcome = run(host, "nftables", ["NET_ADMIN"], tmp_path)
     assert outcome["answered"] == ALL, outcome["log"]
+
+
+def is_logged(host: Host, text: str) -> bool:
+    return text in host.log
+
+
+LEFT = "*nat\n:KUBE-NODEPORTS - [0:0]\nCOMMIT\n"
+"""A sign of iptables mode."""
+
+
+def test_what_iptables_legacy_left_needs_raw_sockets_to_be_removed(
+    host: Host, tmp_path: Path
+) -> None:
+    """Without them it is reported, with the remedy; what iptables-nft left goes in any case."""
+    (tmp_path / "left").write_text(LEFT)
+    for flavour in FLAVOURS:
+        host.run(f"iptables-{flavour}-restore", "--noflush", tmp_path / "left")
+    for names in (["NET_ADMIN"], ["NET_ADMIN", "NET_RAW"]):
+        command = with_capabilities(names)([str(PROGRAMS / "kube-proxy")])
+        process = host.start("--proxy-mode=nftables", program=command)
+        awaited = "Removed what another mode had left" if "NET_RAW" in names else "CAP_NET_RAW"
+        host.until(partial(is_logged, host, awaited), awaited)
+        assert host.stop(process) == 0
+        assert "KUBE-NODEPORTS" not in host.run("iptables-nft-save").stdout
+    assert "KUBE-NODEPORTS" not in host.run("iptables-legacy-save").stdout
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS, indirect=True)

@@ -198,13 +198,20 @@ async def _retire_at(tables: Tables, place: Place, removal: Removal, kept: Kept)
     try:
         saved = await save_tables(tables, removal.tables)
     except KernelError as error:
-        return [f"{place.family.value}: {error}"]
+        return [f"{place.family.value}: {error}{_remedy(str(error), place)}"]
     problems: list[str] = []
     for name, table in saved.items():
         for text in retirement_inputs(table, removal, kept):
             found = await _clean(tables, text)
             problems += [f"{place.family.value} table {name}: {problem}" for problem in found]
     return problems
+
+
+def _remedy(error: str, place: Place) -> str:
+    """What to do about an error of the tool that only another mode needs, if there is a remedy."""
+    if place.is_nft or "Permission denied" not in error:
+        return ""
+    return "; iptables-legacy needs the capability CAP_NET_RAW"
 
 
 async def _clean(tables: Tables, text: str) -> list[str]:
