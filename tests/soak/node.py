@@ -25,6 +25,8 @@ from kpctl.bench.cluster import NODE, node_json
 from kpctl.bench.program import RunningProxy, proxy_flags
 from kpctl.bench.world import ip
 from kpctl.places.network import PrivateNetwork
+from kpctl.snapshot.client import Client
+from kubeproxy.inspection.types import Status
 
 ADDRESS = "172.31.0.10"
 PROBE_ADDRESS = "10.96.0.250"
@@ -148,6 +150,11 @@ class Node:
                     break
             return parts
 
+    async def page(self, port: int, path: str) -> bytes:
+        """The answer of one of its servers, with its head."""
+        request = f"GET {path} HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n"
+        return await self._exchange("127.0.0.1", port, request.encode())
+
     # --- what happens to it ---
 
     async def visit(self, dice: Random) -> None:
@@ -181,6 +188,13 @@ class Node:
             )
         output, _ = await process.communicate()
         return output.decode()[-2000:] if process.returncode else ""
+
+    def status(self) -> Status:
+        client = Client(self._socket)
+        try:
+            return client.status()
+        finally:
+            client.close()
 
     def usage(self) -> Usage:
         self.proxy.require_alive()

@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--endpoints", type=int, default=5)
     parser.add_argument("--hours", type=int, default=24)
     parser.add_argument("--changes", type=int, default=1000, help="per hour")
+    parser.add_argument("--probes", type=int, default=5, help="changes per hour that are timed")
     given = parser.parse_args()
     found: list[str] = []
     for mode in given.mode or MODES:
@@ -37,6 +38,7 @@ def main() -> int:
             endpoints=given.endpoints,
             hours=given.hours,
             changes_per_hour=given.changes,
+            probes_per_hour=given.probes,
             seed=time.time_ns(),
         )
         found += [f"{mode}: {each}" for each in one_day(plan)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubeproxy.errors import ConfigError
-from kubeproxy.sync.runner import Runner
+from kubeproxy.sync.runner import SPACING, Runner
 
 
 def runner() -> Runner:
@@ -34,7 +34,7 @@ def test_requests_before_the_start_are_remembered() -> None:
 def test_the_pause_counts_from_the_end_of_the_run() -> None:
     made = runner()
     made.request()
-    made.begin()
+    made.begin(0.0)
     made.end(10.0, is_success=True)
     made.request()
     assert made.due_at() == 11.0
@@ -42,12 +42,12 @@ def test_the_pause_counts_from_the_end_of_the_run() -> None:
 
 def test_a_burst_of_requests_costs_one_more_run() -> None:
     made = runner()
-    made.begin()
+    made.begin(0.0)
     for _ in range(100):
         made.request()
     made.end(10.0, is_success=True)
     assert made.due_at() == 11.0
-    made.begin()
+    made.begin(0.0)
     made.end(12.0, is_success=True)
     assert made.due_at() == 3612.0
 
@@ -55,25 +55,25 @@ def test_a_burst_of_requests_costs_one_more_run() -> None:
 def test_a_failure_brings_the_next_run_forward_and_again() -> None:
     made = runner()
     for end in (10.0, 40.0):
-        made.begin()
+        made.begin(0.0)
         made.end(end, is_success=False)
         assert made.due_at() == end + 30
 
 
 def test_a_request_supersedes_a_retry_and_success_ends_it() -> None:
     made = runner()
-    made.begin()
+    made.begin(0.0)
     made.end(10.0, is_success=False)
     made.request()
     assert made.due_at() == 11.0
-    made.begin()
+    made.begin(0.0)
     made.end(12.0, is_success=True)
     assert made.due_at() == 12.0 + 3600
 
 
 def test_the_retry_never_exceeds_the_longest_interval() -> None:
     made = Runner("sync", min_seconds=1, retry_seconds=100, max_seconds=20)
-    made.begin()
+    made.begin(0.0)
     made.end(0.0, is_success=False)
     assert made.due_at() == 20.0
 
@@ -85,7 +85,53 @@ def test_a_longest_interval_below_the_shortest_is_an_error() -> None:
 
 def test_no_pause_allows_back_to_back_runs() -> None:
     made = Runner("sync", min_seconds=0, retry_seconds=1, max_seconds=10)
-    made.begin()
+    made.begin(0.0)
     made.request()
     made.end(5.0, is_success=True)
     assert made.due_at() == 5.0
+
+
+def test_the_pause_is_each_namespaces_own() -> None:
+    """Where one changes without end, a change elsewhere does not wait for the pause it causes."""
+    made = runner()
+    made.request("noisy")
+    made.begin(10.0)
+    made.request("noisy")
+    made.end(10.01, is_success=True)
+    assert made.due_at() == 11.01
+    made.request("quiet")
+    assert made.due_at() == pytest.approx(10.01 + SPACING * 0.01)
+    made.begin(10.1)
+    made.end(10.11, is_success=True)
+    made.request("quiet")
+    assert made.due_at() == 11.11, "which is not quiet any more"
+
+
+def test_many_namespaces_get_a_bounded_share_of_the_time() -> None:
+    made, now = runner(), 0.0
+    for number in range(100):
+        made.request(f"namespace-{number}")
+        now = max(now, made.due_at())
+        made.begin(now)
+        now += 0.1
+        made.end(now, is_success=True)
+    assert now >= 99 * (1 + SPACING) * 0.1
+
+
+def test_after_a_failure_every_namespace_waits() -> None:
+    made = runner()
+    made.request("one")
+    made.begin(10.0)
+    made.end(10.0, is_success=False)
+    made.request("another")
+    assert made.due_at() == 11.0
+
+
+def test_namespaces_are_forgotten_after_their_pause() -> None:
+    """Or their number would grow with those that ever existed."""
+    made = runner()
+    for number in range(1000):
+        made.request(f"namespace-{number}")
+        made.begin(float(number))
+        made.end(float(number), is_success=True)
+    assert len(made.paused) <= 2

@@ -59,6 +59,7 @@ from kpctl.flows.text import Expected, Packet
 from kpctl.flows.upstream import PREFIX
 from kpctl.lab.cluster import Lab
 from kpctl.lab.pace import scaled
+from kpctl.lab.powers import extra_privileges
 from kpctl.lab.probe import Fate, Outcome, Target
 from kpctl.lab.topology import Node
 from kubeproxy.api.objects import HEALTH_CHECK_ANNOTATION
@@ -149,7 +150,15 @@ class _Run:
             self._check_foreign()
             found = self._wrong[before:]
             self._wrong[before:] = [f"step {number}: {sentence}" for sentence in found]
+        self._check_confined()
         return self._wrong
+
+    def _check_confined(self) -> None:
+        """The flow held with no more privileges than the mode keeps."""
+        proxies = self._lab.proxies
+        for node in proxies.nodes if proxies.is_running else ():
+            if extra := extra_privileges(proxies.privileges(node), proxies.mode):
+                self._wrong.append(f"the proxy of {node} has more than it needs: {extra}")
 
     async def end(self) -> None:
         """Leave the lab as the next flow may find it."""

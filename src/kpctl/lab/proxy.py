@@ -285,6 +285,10 @@ class Proxies:
                 stderr=log,
             )
 
+    def privileges(self, node: str) -> str:
+        """What the kernel shows about the process of this node's proxy."""
+        return Path(f"/proc/{self._running[node].pid}/status").read_text()
+
     def socket(self, node: str) -> Path:
         """Where this node's proxy can be inspected."""
         return self._directory / f"{node}.sock"

@@ -164,24 +164,25 @@ class Engine:
 
     def set_service(self, facts: ServiceFacts) -> bool:
         """Hold this Service. Return whether it differs from what was held."""
-        return self._request_if(self.pipeline.store.set_service(facts))
+        return self._request_if(self.pipeline.store.set_service(facts), facts.name.namespace)
 
     def delete_service(self, name: ServiceName) -> bool:
         """Forget this Service. Return whether it was known."""
-        return self._request_if(self.pipeline.store.delete_service(name))
+        return self._request_if(self.pipeline.store.delete_service(name), name.namespace)
 
     def set_slice(self, facts: SliceFacts, *, trigger_time: float | None) -> bool:
         """Hold this EndpointSlice. Return whether it differs from what was held."""
         store = self.pipeline.store
-        return self._request_if(store.set_slice(facts, trigger_time=trigger_time))
+        changed = store.set_slice(facts, trigger_time=trigger_time)
+        return self._request_if(changed, facts.service.namespace)
 
     def delete_slice(self, namespace: str, name: str) -> bool:
         """Forget this EndpointSlice. Return whether it was known."""
-        return self._request_if(self.pipeline.store.delete_slice(namespace, name))
+        return self._request_if(self.pipeline.store.delete_slice(namespace, name), namespace)
 
     def set_failing(self, name: ServiceName, failing: Mapping[str, str]) -> bool:
         """Hold which endpoints fail their check. Return whether that differs from before."""
-        return self._request_if(self.pipeline.store.set_failing(name, failing))
+        return self._request_if(self.pipeline.store.set_failing(name, failing), name.namespace)
 
     def slice(self, namespace: str, name: str) -> SliceFacts | None:
         """Return the slice that is held under this name."""
@@ -195,9 +196,9 @@ class Engine:
             self._listener.sync_requested(self.family)
         return self._request_if(self.pipeline.set_node(node))
 
-    def _request_if(self, changed: bool) -> bool:
+    def _request_if(self, changed: bool, namespace: str = "") -> bool:
         if changed:
-            self.request()
+            self.request(namespace=namespace)
         return changed
 
     def refusals(self) -> list[Refusal]:
@@ -217,13 +218,13 @@ class Engine:
         self._is_synced = True
         self.request()
 
-    def request(self, *, full: bool = False) -> None:
-        """Request a round as soon as the pause between rounds allows."""
+    def request(self, *, full: bool = False, namespace: str = "") -> None:
+        """Request a round as soon as the pause allows: the namespace's, if one changed."""
         self._reread_requested = self._reread_requested or full
         if not self._is_synced:
             return
         self._listener.sync_requested(self.family)
-        self._runner.request()
+        self._runner.request(namespace)
         self._wake.set()
 
     def report_drift(
@@ -286,8 +287,8 @@ class Engine:
 
     async def round(self) -> RoundReport:
         """Bring the kernel to what the facts call for. Return what happened."""
-        self._runner.begin()
         started = self._clock.monotonic()
+        self._runner.begin(started)
         with self._flows.turns.round() if self._flows else nullcontext():
             report = await self._attempt(started, is_full=self._is_read_due(started))
         finished = self._clock.monotonic()

@@ -3,11 +3,22 @@
 A state machine without a clock: every call is given the time. The engine drives it. The rules are
 those of upstream's bounded frequency runner since v1.34: at most one request is remembered, the
 pause counts from the end of a run, and a retry is nothing but an earlier `next`.
+
+One rule is ours: the pause is each namespace's own. Where one changes without end, rounds follow
+each other at every `min`, and a change elsewhere would always find a pause that it did not cause.
+
+    noisy   ─█───────── min ────────█──────── min ─────────█─
+    quiet                  ▲█       its own last run is longer ago than min: no pause
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from kubeproxy.errors import ConfigError
+
+SPACING = 3.0
+"""After a run, so many times its duration pass at least, up to `min`: namespaces are many."""
 
 
 class Runner:
@@ -28,7 +39,14 @@ class Runner:
         self._min = min_seconds
         self._retry = min(retry_seconds, max_seconds)
         self._max = max_seconds
-        self._is_requested = False
+        self._requested: set[str] = set()
+        self._running: set[str] = set()
+        self._ended: dict[str, float] = {}
+        """When the last run of a namespace ended, if that is less than `min` ago."""
+        self._soonest = float("inf")
+        """When the first of those that are requested may run."""
+        self._began = float("inf")
+        self._spaced_until = float("-inf")
         self._cool_until = float("-inf")
         self._next = float("inf")
 
@@ -36,20 +54,39 @@ class Runner:
         """From now on `max` counts; nothing runs by itself before that."""
         self._next = now + self._max
 
-    def request(self) -> None:
-        """Ask for a run; asking twice is asking once."""
-        self._is_requested = True
+    def request(self, namespace: str = "") -> None:
+        """Ask for a run; asking twice is asking once. Without a namespace, after any run."""
+        if namespace not in self._requested:
+            self._requested.add(namespace)
+            self._soonest = min(self._soonest, self._rested_at(namespace))
+
+    @property
+    def paused(self) -> Collection[str]:
+        """The namespaces that lately had a run."""
+        return self._ended.keys()
+
+    def _rested_at(self, namespace: str) -> float:
+        if not namespace:
+            return self._cool_until
+        return self._ended.get(namespace, float("-inf")) + self._min
 
     def due_at(self) -> float:
         """The time of the next run as things stand; it may lie in the past."""
-        wanted = float("-inf") if self._is_requested else self._next
-        return max(wanted, self._cool_until)
+        requested = max(self._soonest, self._spaced_until)
+        return min(requested, max(self._next, self._cool_until))
 
-    def begin(self) -> None:
-        """A run begins and takes the remembered request with it."""
-        self._is_requested = False
+    def begin(self, now: float) -> None:
+        """A run begins and takes the remembered requests with it."""
+        self._began = now
+        self._running, self._requested = self._requested, set()
+        self._soonest = float("inf")
 
     def end(self, now: float, *, is_success: bool) -> None:
-        """The run is over; both pauses count from here."""
+        """The run is over; all pauses count from here."""
         self._cool_until = now + self._min
+        spacing = SPACING * (now - self._began) if is_success else self._min
+        self._spaced_until = now + min(self._min, spacing)
+        recent = {name: end for name, end in self._ended.items() if end + self._min > now}
+        self._ended = recent | dict.fromkeys(self._running, now)
+        self._soonest = min(map(self._rested_at, self._requested), default=float("inf"))
         self._next = now + (self._max if is_success else self._retry)
