@@ -17,6 +17,9 @@ What needs a cloud, the Internet or SCTP is left out.
 
 This page is made by that command. A spec is skipped when it says itself that it does not apply.
 
+Where the host's kernel has no IPVS, nodes have kernels of their own (user-mode Linux, one processor
+each), which is many times slower: `make test-e2e MODE=ipvs ARGUMENTS="--kernel=uml --nodes=2"`.
+
 One spec depends on the load of the machine, whatever the kube-proxy: "should be able to connect to
 other Pod from a terminating Pod" uses no Service. It deletes a pod as soon as its container has
 started, and the pod is gone if its program had no time to install a handler of SIGTERM. It failed
@@ -45,7 +48,11 @@ def _summary(runs: list[Run]) -> str:
     head = (
         "| mode | kube-proxy | passed | failed | skipped | not run | took | Kubernetes | kernel |"
     )
-    return "\n".join([head, "|---|---|--:|--:|--:|--:|--:|---|---|", *rows, ""])
+    return "\n".join([head, "|---|---|--:|--:|--:|--:|--:|---|---|", *rows, "", *_notes(runs)])
+
+
+def _notes(runs: list[Run]) -> list[str]:
+    return [f"{run.mode}: {run.note}\n" for run in runs if run.note]
 
 
 def _program(run: Run) -> str:

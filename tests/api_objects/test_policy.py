@@ -129,7 +129,7 @@ def test_lists_of_sources_are_merged_and_split_by_family() -> None:
 
 
 def test_a_family_that_an_allow_list_does_not_name_is_closed() -> None:
-    """Whoever lists IPv4 networks does not mean that all of IPv6 may come in."""
+    """An allow list of IPv4 networks does not mean that all of IPv6 may come in."""
     assert sources(Family.IPV6, allow="10.0.0.0/8") == ((), (), ())
     assert sources(Family.IPV6, deny="10.0.0.0/8") == (None, (), ())
 

@@ -24,6 +24,8 @@ REPORT = """<testsuites><testsuite name="e2e">
   <failure message="no | answer"/></testcase>
 <testcase name="[It] [sig-network] Services need a cloud" status="skipped" time="1">
   <skipped message="skipped - only on a cloud"/></testcase>
+<testcase name="[It] [sig-network] Services go on" status="interrupted" time="9">
+  <error message="interrupted by user"/></testcase>
 <testcase name="[It] [sig-node] Pods" status="skipped"><skipped message="skipped"/></testcase>
 </testsuite></testsuites>"""
 
@@ -60,6 +62,11 @@ def test_a_run_may_be_made_of_parts() -> None:
     results.put(run_of({"b": Spec("passed")}), is_whole=False)
     assert "| nftables | this one | 2 | 0 | 0 | 0 | 2 min |" in e2e_page(results)
     assert "Run again" not in e2e_page(results)
+
+
+def test_the_page_says_how_a_run_came_about() -> None:
+    run = msgspec.structs.replace(run_of({"a": Spec("passed")}), note="one of two was run")
+    assert "\nnftables: one of two was run\n" in e2e_page(Results([run]))
 
 
 def test_the_page_attributes_a_failure_by_upstreams_result() -> None:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from tests.support.builders import endpoint, node, plan, service
+import pytest
+from tests.support.builders import endpoint, endpoint_slice, node, plan, service
+from tests.support.engine_kit import FakeClock, RecordedRounds
+from tests.support.worlds import address
 
+from kpctl.places.scratch import scratch_namespace
+from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.modes.base import REFUSED_BY_ANNOTATION, items_of
+from kubeproxy.modes.iptables.mode import IptablesBackend
 from kubeproxy.modes.iptables.names import service_chains
 from kubeproxy.modes.iptables.options import Options
 from kubeproxy.modes.iptables.render import render
 from kubeproxy.modes.iptables.rules.recognise import group
 from kubeproxy.modes.netfilter.items import ChainGroup, GroupRules, Rules, Section
+from kubeproxy.modes.netfilter.options import ToolOptions
 from kubeproxy.modes.netfilter.rules.refused import parse_refused
+from kubeproxy.sync.engine import Engine
 
 POD = endpoint("10.244.1.1", 8080)
 LB = {"load_balancer_ips": ["203.0.113.7"], "source_ranges": ["198.51.100.0/24"]}
@@ -99,3 +107,28 @@ def test_dropped_packets_are_counted_with_the_reason() -> None:
     (refused,) = parse_refused(saved)
     assert (str(refused.owner), refused.packets) == ("default/web:http/TCP", 7)
     assert (refused.action, refused.reason) == ("drop", REFUSED_BY_ANNOTATION)
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+@pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
+async def test_a_second_sync_finds_nothing_to_do(family: Family, variant: str) -> None:
+    """What iptables-save prints of these rules is what they were written as."""
+    own = address(family, "pod", 1)
+    on = node(family, node_port_cidrs=[f"{node(family).ip}/{family.bits}"])
+    backend = IptablesBackend(family, Options(tools=ToolOptions(variant=variant)))
+    engine = Engine(backend, on, clock=FakeClock(), listener=RecordedRounds())
+    facts = service(
+        cluster_ip=address(family, "cluster", 1),
+        external_ips=[address(family, "outside", 1)],
+        node_port=30080,
+        allow_sources=[f"{own}/{family.bits}", f"{on.ip}/{family.bits}"],
+        deny_sources=[f"{address(family, 'pod', 2)}/{family.bits}"],
+    )
+    engine.pipeline.store.set_service(facts)
+    engine.pipeline.store.set_slice(endpoint_slice(endpoints=[endpoint(own, 8080)]))
+    with scratch_namespace():
+        await backend.start(on)
+        assert (await engine.round()).failure_text == ""
+        for sink in engine.backend.sinks:
+            assert engine.pipeline.resync(sink, await sink.read()) == 0

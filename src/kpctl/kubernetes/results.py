@@ -47,6 +47,8 @@ class Run(msgspec.Struct, frozen=True):
     minutes: float
     processes: int
     specs: dict[str, Spec]
+    note: str = ""
+    """How it came about, if not by one command from beginning to end."""
     repeated: dict[str, str] = {}
     """Specs whose result is that of a later, partial run, with the state they had before."""
 
@@ -109,7 +111,9 @@ def read_reports(folder: Path) -> dict[str, Spec]:
 
 
 def _read_case(case: ElementTree.Element) -> Spec | None:
-    """One spec of a report. None for one that was not selected."""
+    """One spec of a report. None for one that was not selected, or was interrupted."""
+    if case.get("status") == "interrupted":
+        return None
     seconds = round(float(case.get("time", "0")), 1)
     skipped, failed = case.find("skipped"), case.find("failure")
     failed = failed if failed is not None else case.find("error")
