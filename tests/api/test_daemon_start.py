@@ -170,14 +170,24 @@ async def test_a_node_with_a_zone_is_unhealthy_without_its_slices(
         await until_health(200, log)
 
 
+@pytest.mark.parametrize(
+    ("gates", "is_streaming"),
+    [
+        ("", False),
+        ("featureGates: {WatchListClient: false}\n", False),
+        ("featureGates: {WatchListClient: true}\n", True),
+    ],
+)
 async def test_gate_watch_list_client_reaches_the_requests(
-    api: SmallApiServer, tmp_path: Path
+    api: SmallApiServer, tmp_path: Path, gates: str, is_streaming: bool
 ) -> None:
+    """Streaming lists are for those who ask for them."""
     add_node(api, {})
-    with daemon(api, tmp_path, "featureGates: {WatchListClient: false}\n") as log:
+    with daemon(api, tmp_path, gates) as log:
         await until(lambda: "10.1.0.1" in rules(), log)
-    assert not any(map(streams, api.requests))
-    assert any(lists(seen) and seen.path == "/api/v1/services" for seen in api.requests)
+    services = [seen for seen in api.requests if seen.path == "/api/v1/services"]
+    assert any(map(streams, services)) is is_streaming
+    assert any(map(lists, services)) is not is_streaming
 
 
 NOT_BEFORE_THE_FIRST_WATCH = {

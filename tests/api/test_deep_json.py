@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.reflecting import PAGES, client_of, continues, lists, reflecting
 from tests.support.waiting import until
-from tests.support.watch_bytes import SYNCED, line, listed, page, raw, upsert
+from tests.support.watch_bytes import SYNCED, fed, line, listed, page, raw, upsert
 
 from kpctl.apiserver.small import Fault, SmallApiServer
 from kpctl.apiserver.store import Json
@@ -81,7 +81,7 @@ def test_a_deep_watch_line_is_an_event_like_any_other(nest: bytes) -> None:
 def test_a_deep_object_in_a_page_leaves_the_others_alone(nest: bytes) -> None:
     one = Tracker(Kind.SERVICE)
     one.begin_list()
-    got = one.feed_page(fill(page(raw("a"), deep_raw("b", port=3), raw("c")), nest))
+    got = fed(one, fill(page(raw("a"), deep_raw("b", port=3), raw("c")), nest))
     assert [event for event in got.events if not isinstance(event, Shortened)] == [
         upsert("a"),
         upsert("b", 3),
@@ -164,7 +164,7 @@ def test_a_needed_field_that_nests_is_refused_by_name() -> None:
 def test_nothing_a_skipped_field_holds_ends_the_list(text: bytes) -> None:
     one = Tracker(Kind.SERVICE)
     one.begin_list()
-    got = one.feed_page(fill(page(raw("a"), deep_raw("b"), raw("c")), text))
+    got = fed(one, fill(page(raw("a"), deep_raw("b"), raw("c")), text))
     assert [event for event in got.events if not isinstance(event, Shortened)] == [
         *(upsert(name) for name in "abc"),
         SYNCED,
@@ -192,7 +192,7 @@ def test_an_object_is_named_once_per_version() -> None:
 
     def relist() -> list[WatchEvent]:
         one.begin_list()
-        found = one.feed_page(fill(page(deep_raw("a", version=11)), nest)).events
+        found = fed(one, fill(page(deep_raw("a", version=11)), nest)).events
         one.begin_stream()
         return [event for event in found if isinstance(event, Shortened)]
 

@@ -28,6 +28,7 @@ from kpctl.apiserver.admin import (
 from kpctl.apiserver.build import built
 from kpctl.apiserver.real import NOBODY_TOKEN, RealApiServer
 from kpctl.places.network import PrivateNetwork
+from kubeproxy.api import exchange
 from kubeproxy.api.api_server import ApiEventPoster, ApiServerSource
 from kubeproxy.api.auth.access import Access, Tls
 from kubeproxy.api.auth.credentials import find_access
@@ -35,11 +36,14 @@ from kubeproxy.api.client import ClientSettings, connect
 from kubeproxy.api.node import NodeFinder
 from kubeproxy.api.objects import EndpointSlice, Node, Service, ServiceCIDR
 from kubeproxy.api.reflector import ReflectorSettings
+from kubeproxy.api.response_wire import Body, Head, open_body
 from kubeproxy.api.source import Delete, Event, Kind, Synced, Undecodable, Upsert
 from kubeproxy.api.transport import Request
 from kubeproxy.errors import Expired, Forbidden
 from kubeproxy.status.event_series import NORMAL, Reference
 from kubeproxy.status.events import Recorder
+
+SOME_ADDRESSES = tuple(f"10.7.0.{number}" for number in range(1, 31))
 
 pytestmark = [pytest.mark.api, pytest.mark.timeout(1800)]
 
@@ -102,6 +106,35 @@ async def viewing(
 async def admin(real: RealApiServer) -> AsyncIterator[ApiAdmin]:
     async with admin_of(real.access()) as admin:
         yield admin
+
+
+async def test_pages_take_a_fifth_of_the_bytes_of_a_stream(
+    real: RealApiServer, admin: ApiAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server compresses them. It does not compress watches."""
+    slices = (endpoint_slice(f"bytes-{n}", "bytes", *SOME_ADDRESSES) for n in range(1000))
+    await asyncio.gather(*(admin.create(SLICES, each) for each in slices))
+    received: dict[bool, int] = {True: 0, False: 0}
+    for streams in received:
+        count = 0
+
+        def counted(head: Head) -> Body:
+            body = open_body(head)
+            feed = body.feed
+
+            def count_bytes(data: bytes) -> bytes:
+                nonlocal count
+                count += len(data)
+                return feed(data)
+
+            monkeypatch.setattr(body, "feed", count_bytes)
+            return body
+
+        monkeypatch.setattr(exchange, "open_body", counted)
+        async with viewing(real.access(), settings=ReflectorSettings(streams=streams)) as view:
+            await until(lambda: view.is_synced)
+        received[streams] = count
+    assert received[False] < received[True] / 5, received
 
 
 @pytest.mark.parametrize("streams", [True, False], ids=["streaming", "pages"])

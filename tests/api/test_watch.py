@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.watch_bytes import SYNCED, bookmark, delete, line, listed, page, raw, upsert
+from tests.support.watch_bytes import SYNCED, bookmark, delete, fed, line, listed, page, raw, upsert
 
 from kubeproxy.api.objects import Service
 from kubeproxy.api.source import Delete, Kind, Undecodable, Upsert
@@ -27,7 +27,7 @@ from kubeproxy.api.watch import (
 def test_a_page_is_decoded_into_trimmed_objects_and_ends_the_list() -> None:
     one = Tracker(Kind.SERVICE)
     one.begin_list()
-    got = one.feed_page(page(raw("a", port=3), raw("b")))
+    got = fed(one, page(raw("a", port=3), raw("b")))
     assert got.events == (upsert("a", 3), upsert("b"), SYNCED)
     assert one.resource_version == "10"
     assert not one.is_listing
@@ -36,10 +36,10 @@ def test_a_page_is_decoded_into_trimmed_objects_and_ends_the_list() -> None:
 def test_only_the_last_page_ends_the_list() -> None:
     one = Tracker(Kind.SERVICE)
     one.begin_list()
-    first = one.feed_page(page(raw("a"), token="next"))
+    first = fed(one, page(raw("a"), token="next"))
     assert (first.events, first.continue_token) == ((upsert("a"),), "next")
     assert one.is_listing
-    last = one.feed_page(page(raw("b")))
+    last = fed(one, page(raw("b")))
     assert last.events[-1] == SYNCED
     assert one.resource_version == "10"
     assert last.continue_token == ""
@@ -49,15 +49,15 @@ def test_a_list_without_items_is_empty() -> None:
     one = Tracker(Kind.SERVICE)
     one.begin_list()
     body = b'{"kind":"ServiceList","metadata":{"resourceVersion":"7"},"items":null}'
-    assert one.feed_page(body).events == (SYNCED,)
+    assert fed(one, body).events == (SYNCED,)
     assert one.resource_version == "7"
 
 
 def test_a_relist_finds_missed_deletes_once_it_is_complete() -> None:
     one = listed("a", "b", "c")
     one.begin_list()
-    assert one.feed_page(page(raw("c"), token="t")).events == (upsert("c"),)
-    rest = one.feed_page(page(raw("d"), version="20"))
+    assert fed(one, page(raw("c"), token="t")).events == (upsert("c"),)
+    rest = fed(one, page(raw("d"), version="20"))
     assert rest.events == (upsert("d"), delete("a"), delete("b"), SYNCED)
     assert one.resource_version == "20"
 
@@ -65,9 +65,9 @@ def test_a_relist_finds_missed_deletes_once_it_is_complete() -> None:
 def test_a_broken_off_list_deletes_nothing_and_its_additions_are_remembered() -> None:
     one = listed("a")
     one.begin_list()
-    one.feed_page(page(raw("b"), token="t"))
+    fed(one, page(raw("b"), token="t"))
     one.begin_list()
-    events = one.feed_page(page(raw("a"), version="30")).events
+    events = fed(one, page(raw("a"), version="30")).events
     assert events == (upsert("a"), delete("b"), SYNCED)
     assert one.resource_version == "30"
 
@@ -161,14 +161,14 @@ def test_a_line_that_is_no_event_garbles_the_stream(bad: bytes) -> None:
 def test_a_page_that_is_no_list_garbles_it_and_the_list_stays_open() -> None:
     one = listed("a")
     one.begin_list()
-    assert isinstance(one.feed_page(b"<html>").events[0], Garbled)
+    assert isinstance(fed(one, b"<html>").events[0], Garbled)
     assert one.is_listing
 
 
 def test_one_undecodable_object_does_not_disturb_the_others_nor_count_as_deleted() -> None:
     one = listed("a", "b")
     one.begin_list()
-    events = one.feed_page(page(raw("a", port="huge"), raw("b"))).events
+    events = fed(one, page(raw("a", port="huge"), raw("b"))).events
     assert isinstance(events[0], Undecodable)
     assert events[0].name == "ns/a"
     assert events[1:] == (upsert("b"), SYNCED)
@@ -178,7 +178,7 @@ def test_one_undecodable_object_does_not_disturb_the_others_nor_count_as_deleted
 def test_an_object_without_even_a_name_is_reported() -> None:
     one = Tracker(Kind.SERVICE)
     one.begin_list()
-    events = one.feed_page(page({}).replace(b"{}", b"[]")).events
+    events = fed(one, page({}).replace(b"{}", b"[]")).events
     assert isinstance(events[0], Undecodable)
     assert events[0].name == ""
 
@@ -243,9 +243,7 @@ def test_whatever_was_missed_a_relist_ends_like_the_server(
                 one.feed(line("MODIFIED" if verb == "put" else "DELETED", raw(name, port=port))),
             )
     one.begin_list()
-    apply(
-        held, one.feed_page(page(*(raw(name, port=port) for name, port in server.items()))).events
-    )
+    apply(held, fed(one, page(*(raw(name, port=port) for name, port in server.items()))).events)
     assert held == server
 
 

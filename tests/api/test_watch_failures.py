@@ -23,7 +23,7 @@ from tests.support.waiting import until
 
 from kpctl.apiserver.small import Fault, SmallApiServer
 from kubeproxy.api.api_server import ApiServerOptions, ApiServerSource
-from kubeproxy.api.reflector import Reflector, ReflectorSettings
+from kubeproxy.api.reflector import Reflector
 from kubeproxy.api.resources import resource_for
 from kubeproxy.api.source import Kind
 
@@ -149,5 +149,6 @@ async def test_gate_watch_list_client_is_obeyed(api: SmallApiServer, gate: bool)
     assert any(map(lists, api.requests)) is not gate
 
 
-def test_streaming_lists_are_the_default() -> None:
-    assert ReflectorSettings().streams
+def test_pages_are_the_default() -> None:
+    """Decision 0103: they are compressed."""
+    assert not ApiServerOptions().streams

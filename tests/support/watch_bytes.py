@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from kubeproxy.api.objects import Service, ServiceLabels, ServiceMeta, ServiceSpec
 from kubeproxy.api.source import Delete, Kind, Synced, Upsert
-from kubeproxy.api.watch import INITIAL_EVENTS_END, Tracker
+from kubeproxy.api.watch import INITIAL_EVENTS_END, Page, Tracker, WatchEvent
 
 SYNCED = Synced(Kind.SERVICE)
 
@@ -46,5 +47,18 @@ def listed(*names: str) -> Tracker:
     """A tracker whose first list named these."""
     result = Tracker(Kind.SERVICE)
     result.begin_list()
-    result.feed_page(page(*(raw(name) for name in names)))
+    fed(result, page(*(raw(name) for name in names)))
     return result
+
+
+class FedPage(NamedTuple):
+    """A page of which every event was taken."""
+
+    events: tuple[WatchEvent, ...]
+    continue_token: str
+
+
+def fed(tracker: Tracker, body: bytes) -> FedPage:
+    """Give the tracker a page, and take its events."""
+    found: Page = tracker.feed_page(body)
+    return FedPage(tuple(found.events), found.continue_token)

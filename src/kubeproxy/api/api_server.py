@@ -47,8 +47,8 @@ class ApiServerOptions(msgspec.Struct, frozen=True, gc=False):
     content_type: str = ""
     qps: float = DEFAULT_QPS
     burst: int = DEFAULT_BURST
-    streams: bool = True
-    """Gate WatchListClient: try streaming lists before pages."""
+    streams: bool = False
+    """Gate WatchListClient, if it was switched on by name: try streaming lists before pages."""
 
 
 class ApiServerSource:

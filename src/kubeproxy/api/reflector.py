@@ -4,8 +4,9 @@ List, then watch from there. When a watch ends, watch again from the last versio
 when the server no longer has that version, was away for long, or a response made no sense. An
 outage costs nothing but waiting: announced objects stay until a complete list omits them.
 
-A streaming list (the server sends existing objects as watch events) is tried first. Where it is
-refused or stalls, pages are fetched. What the bytes mean is decided in `watch`.
+A streaming list (the server sends existing objects as watch events) is tried first where that was
+asked for. Otherwise, and where it is refused or stalls, pages are fetched: they are compressed, and
+cost the server less (decision 0103). What the bytes mean is decided in `watch`.
 
 A failure is logged with what it means for the rules, once per reason and minute. A response that
 breaks off is none: load balancers end connections all the time, and the watch goes on.

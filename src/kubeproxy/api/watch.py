@@ -14,7 +14,7 @@ makes the decoder raise (`json_text`). Sending requests, waiting and retrying ar
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -76,9 +76,13 @@ WatchEvent: TypeAlias = Event | Progress | Shortened | Failed | Garbled | Ignore
 
 
 class Page(msgspec.Struct, frozen=True):
-    """The events of one list page, and the token of the next page (empty on the last)."""
+    """The events of one list page, and the token of the next page (empty on the last).
 
-    events: tuple[WatchEvent, ...]
+    An object is decoded when its event is taken, so that a large page is not in memory twice. All
+    of them must be taken, in order.
+    """
+
+    events: Iterable[WatchEvent]
     continue_token: str = ""
 
 
@@ -200,17 +204,19 @@ class Tracker:
             parsed = parse_json(_LIST, body)
         except NotJson as error:
             return Page((Garbled(f"the list cannot be read: {error}"),))
-        page, events = parsed.value, list[WatchEvent]()
+        page = parsed.value
         # What a list does not name counts as deleted, so it must be a list for certain: a Status,
         # a single object or what some proxy answers has no items either.
         if page.kind != f"{self._kind.value}List" or not page.metadata.resource_version:
             reason = f"the answer is no {self._kind.value}List, its kind is {page.kind[:80]!r}"
             return Page((Garbled(reason),))
+        return Page(self._page_events(page, parsed.is_repaired), page.metadata.continue_)
+
+    def _page_events(self, page: _List, was_repaired: bool) -> Iterator[WatchEvent]:
         for raw in page.items or ():
-            events += self._upsert(raw, parsed.is_repaired)
+            yield from self._upsert(raw, was_repaired)
         if not page.metadata.continue_:
-            events += self._finish(page.metadata.resource_version)
-        return Page(tuple(events), page.metadata.continue_)
+            yield from self._finish(page.metadata.resource_version)
 
     def feed(self, chunk: bytes) -> list[WatchEvent]:
         """Take some bytes of a watch stream. `Failed` and `Garbled` end it."""

@@ -34,10 +34,16 @@ class FeatureGates(msgspec.Struct, frozen=True):
     """The state of every gate."""
 
     values: Mapping[str, bool]
+    requested: Mapping[str, bool] = {}
+    """Those that flags or file set by name."""
 
     def enabled(self, name: str) -> bool:
         """Is this gate on? Raises KeyError for a name that is no gate: a mistake in the program."""
         return self.values[name]
+
+    def is_requested(self, name: str) -> bool:
+        """Was this gate switched on by name, rather than by its default?"""
+        return self.requested.get(name, False)
 
     def __iter__(self) -> Iterator[tuple[Gate, bool]]:
         """Every gate and its state, by name."""
@@ -84,7 +90,7 @@ def resolve_gates(requested: Mapping[str, bool]) -> Resolution:
     errors = _dependency_errors(values)
     if errors:
         return Resolution(default_gates(), errors=errors)
-    return Resolution(FeatureGates(values), _warnings(requested))
+    return Resolution(FeatureGates(values, requested), _warnings(requested))
 
 
 def _request_errors(requested: Mapping[str, bool]) -> tuple[str, ...]:

@@ -178,7 +178,7 @@ def open_source(settings: Settings, metrics: Metrics) -> Source:
         content_type=section.content_type,
         qps=section.qps,
         burst=section.burst,
-        streams=settings.gates.enabled("WatchListClient"),
+        streams=settings.gates.is_requested("WatchListClient"),
     )
     return ApiServerSource.open(options, MetricObserver(metrics))
 
