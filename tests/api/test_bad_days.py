@@ -20,7 +20,7 @@ from tests.support.recorded import RecordedRequests
 from tests.support.reflecting import PAGES, Inbox, service
 from tests.support.relay import Relay
 from tests.support.waiting import until
-from tests.support.watch_bytes import bookmark, line, listed, page, raw
+from tests.support.watch_bytes import bookmark, fed, line, listed, page, raw
 
 from kpctl.apiserver.pki import Pki, openssl
 from kpctl.apiserver.small import SmallApiServer
@@ -172,7 +172,7 @@ def test_no_part_of_a_page_is_a_page() -> None:
     for end in range(len(body)):
         one = listed("x")
         one.begin_list()
-        events = one.feed_page(body[:end]).events
+        events = fed(one, body[:end]).events
         assert [type(event) for event in events] == [Garbled]
 
 

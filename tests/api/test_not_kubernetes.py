@@ -11,6 +11,7 @@ import json
 import pytest
 from tests.support.reflecting import PAGES, continues, lists, reflecting, service, streams
 from tests.support.waiting import until
+from tests.support.watch_bytes import fed
 
 from kpctl.apiserver.small import Fault, SmallApiServer
 from kubeproxy.api.reflector import ReflectorSettings
@@ -68,7 +69,7 @@ def test_none_of_them_is_a_list(name: str) -> None:
     for kind in Kind:
         tracker = Tracker(kind)
         tracker.begin_list()
-        page = tracker.feed_page(ANSWERS[name])
+        page = fed(tracker, ANSWERS[name])
         assert not any(isinstance(event, Synced) for event in page.events)
         if b"PodList" not in ANSWERS[name] or name == "a list of pods":
             assert any(isinstance(event, Garbled) for event in page.events)

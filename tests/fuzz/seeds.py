@@ -7,6 +7,7 @@ with `found`.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import socket
@@ -140,6 +141,20 @@ def other_messages() -> Iterator[tuple[str, str, bytes]]:
     yield "carrier", "replies", format_frame(LogMessage("x", "ns/a")) + format_frame(SyncReply(7))
 
 
+def responses() -> dict[str, bytes]:
+    """Answers of an API server with each way to end a body."""
+    start, zipped = b"HTTP/1.1 200 OK\r\n", gzip.compress(b'{"kind":"ServiceList"}', mtime=0)
+    chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(zipped), zipped)
+    return {
+        "sized": start + b"Content-Length: 5\r\n\r\nhello",
+        "chunked": start
+        + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n",
+        "gzip": start + b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked,
+        "endless": b"HTTP/1.0 403 Forbidden\r\nConnection: close\r\n\r\nno",
+        "retry": b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n",
+    }
+
+
 def api_bytes() -> Iterator[tuple[str, str, bytes]]:
     events = (
         line("ADDED", raw("a")),
@@ -151,6 +166,8 @@ def api_bytes() -> Iterator[tuple[str, str, bytes]]:
     yield "watch", "events", b"\x10" + b"".join(events)
     for index, data in enumerate(events):
         yield "watch", f"event-{index}", b"\xff" + data
+    for name, response in responses().items():
+        yield "response", name, b"\x07" + response
     yield "list", "page", page(raw("a"), raw("b"), token="next")
     yield "list", "status", b'{"kind":"Status","code":403,"reason":"Forbidden","details":{}}'
     for name, document in objects_by_name().items():

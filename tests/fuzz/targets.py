@@ -26,6 +26,14 @@ from kubeproxy.api.auth.exec_plugin import decode_credential
 from kubeproxy.api.auth.kubeconfig import access_from, merge, parse_kubeconfig
 from kubeproxy.api.json_text import NotJson, cut_deep, parse_json
 from kubeproxy.api.manifest_text import decode_text, parse_manifest
+from kubeproxy.api.response_wire import (
+    MOST_PIECE_BYTES,
+    Head,
+    Malformed,
+    open_body,
+    open_content,
+    parse_head,
+)
 from kubeproxy.api.source import Kind, Upsert
 from kubeproxy.api.watch import Failed, Garbled, Tracker, decode_status
 from kubeproxy.config.decode import decode_config
@@ -199,8 +207,7 @@ def list_page(data: bytes) -> None:
     for kind in Kind:
         tracker = Tracker(kind)
         tracker.begin_list()
-        page = tracker.feed_page(data)
-        assert not isinstance(page, bytes)
+        list(tracker.feed_page(data).events)
     decode_status(data)
 
 
@@ -269,6 +276,38 @@ def http_requests(data: bytes) -> None:
     size = data[0] + 1 if data else 1
     whole = _requests(data[1:], max(len(data), 1))
     assert _requests(data[1:], size) == whole
+
+
+def http_responses(data: bytes) -> None:
+    """What an API server answers, in pieces; the first byte is their size."""
+    size = data[0] + 1 if data else 1
+    head, _, body = data[1:].partition(b"\r\n\r\n")
+    try:
+        found = parse_head(head + b"\r\n\r\n")
+    except Malformed:
+        return
+    assert 100 <= found.status <= 999
+    whole = _content(found, body, max(len(body), 1))
+    assert _content(found, body, size) == whole
+
+
+def _content(head: Head, data: bytes, size: int) -> bytes | None:
+    """The content of a response; None if it is not one, or not at its end."""
+    taken = b""
+    try:
+        body, content = open_body(head), open_content(head)
+        for start in range(0, len(data), size):
+            if not body.is_done:
+                left = body.feed(data[start : start + size])
+                while left:
+                    piece, left = content.decode(left)
+                    taken += piece
+                    assert len(piece) <= max(MOST_PIECE_BYTES, size)
+        if not body.is_done:
+            body.end()
+        return taken + content.end()
+    except Malformed:
+        return None
 
 
 def _requests(data: bytes, size: int) -> list[object]:
@@ -386,6 +425,7 @@ TARGETS: Mapping[str, Target] = {
     "nftables": nftables_messages,
     "nftables-rules": nftables_rules,
     "iptables-save": iptables_save,
+    "response": http_responses,
     "watch": watch_stream,
     "list": list_page,
     "objects": api_objects,

@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, service
-from tests.support.engine_kit import FakeConntrack, RecordedRounds
+from tests.support.engine_kit import RecordedRounds
 from tests.support.fake_backend import FakeBackend
 from tests.support.waiting import limit, until
 
@@ -32,7 +32,6 @@ def engine(listener: RecordedRounds) -> Engine:
         node(),
         clock=SystemClock(),
         listener=listener,
-        clean_conntrack=FakeConntrack(),
         times=EngineTimes(min_seconds=LONG, retry_seconds=LONG, max_seconds=LONG),
     )
 
