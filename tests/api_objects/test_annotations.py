@@ -8,17 +8,15 @@ from hypothesis import strategies as st
 
 from kubeproxy.api.annotations import (
     format_algorithm,
-    format_draining,
     format_health_check,
     format_sources,
     format_weights,
     parse_algorithm,
-    parse_draining,
     parse_health_check,
     parse_sources,
     parse_weights,
 )
-from kubeproxy.facts.policy import Algorithm, CheckKind, Draining, HealthCheck
+from kubeproxy.facts.policy import Algorithm, CheckKind, HealthCheck
 
 # --- algorithm ---
 
@@ -75,31 +73,6 @@ def test_wrong_weights_are_refused(text: str, message: str) -> None:
 )
 def test_weights_are_read_as_they_are_written(weights: dict[str, int]) -> None:
     assert sum(parse_weights(format_weights(weights)).values()) == sum(weights.values())
-
-
-# --- draining ---
-
-
-@pytest.mark.parametrize(
-    ("text", "draining"),
-    [
-        ("keep", None),
-        ("reset", Draining(0)),
-        ("drain 30s", Draining(30)),
-        ("drain 1m30s", Draining(90)),
-    ],
-)
-def test_draining(text: str, draining: Draining | None) -> None:
-    assert parse_draining(text) == draining
-    assert format_draining(draining) == text
-
-
-@pytest.mark.parametrize(
-    "text", ["", "drain", "drain 30", "drain 0s", "drain -1s", "drain 2h", "reset 3s", "Keep"]
-)
-def test_wrong_draining_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"none of keep|invalid|missing unit|not within"):
-        parse_draining(text)
 
 
 # --- sources ---
@@ -216,7 +189,6 @@ def test_no_text_is_worse_than_a_value_error(text: str) -> None:
     for parse in (
         parse_algorithm,
         parse_weights,
-        parse_draining,
         parse_sources,
         parse_health_check,
         lambda words: parse_health_check(f"http /x {words}"),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from kubeproxy.facts.address import parse_cidr, parse_ip
-from kubeproxy.facts.policy import Algorithm, CheckKind, Draining, HealthCheck
+from kubeproxy.facts.policy import Algorithm, CheckKind, HealthCheck
 from kubeproxy.go.duration import Duration, format_duration, parse_duration
 
 HEAVIEST = 256
@@ -63,28 +63,6 @@ def parse_weights(text: str) -> Mapping[str, int]:
 
 def format_weights(weights: Mapping[str, int]) -> str:
     return ",".join(f"{name}={weight}" for name, weight in weights.items())
-
-
-# --- draining ---
-
-
-def parse_draining(text: str) -> Draining | None:
-    """`keep` is the default, and therefore None."""
-    match text.split():
-        case ["keep"]:
-            return None
-        case ["reset"]:
-            return Draining(0)
-        case ["drain", limit]:
-            return Draining(_seconds(limit, 0.001, LONGEST_SECONDS))
-    raise ValueError(f"{_short(text)} is none of keep, reset, and drain with a time: drain 30s")
-
-
-def format_draining(draining: Draining | None) -> str:
-    if draining is None:
-        return "keep"
-    limit = draining.limit_seconds
-    return f"drain {_duration(limit)}" if limit else "reset"
 
 
 # --- sources ---

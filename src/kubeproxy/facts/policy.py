@@ -56,12 +56,6 @@ class HealthCheck(Struct, frozen=True, gc=False, omit_defaults=True):
     expect: bytes = b""
 
 
-class Draining(Struct, frozen=True, gc=False):
-    """Open connections of an endpoint that goes are reset after this time; 0 resets at once."""
-
-    limit_seconds: float
-
-
 class Policy(Struct, frozen=True, gc=False, omit_defaults=True):
     """What one Service asks for, in one family.
 
@@ -70,7 +64,6 @@ class Policy(Struct, frozen=True, gc=False, omit_defaults=True):
 
     algorithm: Algorithm | None = None
     health_check: HealthCheck | None = None
-    draining: Draining | None = None
     allow_sources: tuple[str, ...] | None = None
     deny_sources: tuple[str, ...] = ()
 
