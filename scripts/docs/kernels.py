@@ -25,9 +25,10 @@ PARTS = {
 }
 """What was tested, and its heading."""
 _INTRODUCTION = """\
-`make test-kernels` boots Debian's kernels in QEMU and runs there what the table shows, with the
-kernel's own SCTP; this page is made of what it keeps. What each mode needs of a kernel is in
-[versions](versions.md#linux)."""
+`make test-kernels` boots Debian's kernels in QEMU; this page is made of the results it keeps, and
+what is not in the table was not run. Flows use the kernel's own SCTP. In kernels before 5.13
+nftables mode runs with its check of the release switched off, except where that check is tested.
+What each mode needs of a kernel is in [versions](versions.md#linux)."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
