@@ -154,10 +154,13 @@ class _Run:
         return self._wrong
 
     def _check_confined(self) -> None:
-        """The flow held with no more privileges than the mode keeps."""
+        """The flow held with no more privileges than the modes keep that have run here."""
         proxies = self._lab.proxies
-        for node in proxies.nodes if proxies.is_running else ():
-            if extra := extra_privileges(proxies.privileges(node), proxies.mode):
+        if not proxies.is_running or proxies.mode in proxies.other_programs:
+            return
+        modes = {mode.removeprefix(PREFIX) for mode in proxies.modes}
+        for node in proxies.nodes:
+            if extra := extra_privileges(proxies.privileges(node), modes):
                 self._wrong.append(f"the proxy of {node} has more than it needs: {extra}")
 
     async def end(self) -> None:

@@ -75,6 +75,8 @@ class Proxies:
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._leaving: list[tuple[str, asyncio.subprocess.Process]] = []
         self.mode = ""
+        self.modes: list[str] = []
+        """All that have run here: a proxy keeps what it needs to remove what they have left."""
         self.flags: Mapping[str, str] = {}
         self.other_programs: dict[str, Callable[[str], Sequence[str]]] = {}
         """Modes of another program: the command line for a node, flags included."""
@@ -106,7 +108,7 @@ class Proxies:
 
     async def start(self, mode: str, flags: Mapping[str, str]) -> None:
         """Start a proxy on every node and wait for the first sync. An empty flag is left out."""
-        self.mode, self.flags = mode, flags
+        self._set_mode(mode, flags)
         began = time.time()
         for node in self.nodes:
             self._running[node] = await self._spawn(node)
@@ -118,7 +120,8 @@ class Proxies:
         Of two on one node the second waits. A first one that carries connections stays for them.
         """
         waiting = {node: self.log(node).count(_WAITING) for node in self.nodes}
-        leaving, self.mode, self.flags = self._running, mode, flags
+        leaving = self._running
+        self._set_mode(mode, flags)
         self._running = {node: await self._spawn(node) for node in self.nodes}
         for node, before in waiting.items():
             await self._wait_for_waiting(node, before)
@@ -127,6 +130,10 @@ class Proxies:
         for process in leaving.values():
             _send_signal(process, signal.SIGTERM)
         await self._wait(began, self._first_sync, START_SECONDS, _START_POLL_SECONDS)
+
+    def _set_mode(self, mode: str, flags: Mapping[str, str]) -> None:
+        self.mode, self.flags = mode, flags
+        self.modes.append(mode)
 
     async def wait_for_leaving(self) -> None:
         """Wait until the proxies that were replaced have ended. Raises ProxyFailed."""
