@@ -234,7 +234,8 @@ def test_a_listener_that_is_gone_is_shown(host: Host) -> None:
     process.kill()
     process.wait()
     found = compared(host, snapshot)[Family.IPV4]
-    assert [edit.added[0].startswith("a socket on 0.0.0.0:") for edit in found.edits] == [True]
+    lines = [line for edit in found.edits for line in edit.added]
+    assert lines and all(line.startswith("a socket on 0.0.0.0:") for line in lines)
 
 
 def test_a_proxy_that_does_not_answer_is_another_exit_code(host: Host) -> None:

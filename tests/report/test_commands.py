@@ -145,6 +145,6 @@ def test_a_wrong_port_name_and_a_sick_pod_are_found_as_they_happen(
 def test_an_object_that_cannot_be_used_is_in_the_status(host: Host) -> None:
     running(host, "nftables", WEB)
     write(host, "bad.yaml", BAD)
-    host.until(lambda: "Service bad: spec" in kpctl(host, "status").stdout, "the problem")
+    host.until(lambda: "bad.yaml:1: spec" in kpctl(host, "status").stdout, "the problem")
     found = kpctl(host, "explain", "bad")
-    assert found.returncode == 7 and "could not be used: spec.clusterIP" in found.stdout
+    assert found.returncode == 7 and "bad.yaml:1: spec.clusterIP is missing" in found.stdout

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.kernel
 
 MODES = ("nftables", "iptables", "userspace")
 BAD = WEB.replace(
-    "{addresses: [10.244.1.5], nodeName: worker-a}",
+    '{addresses: ["10.244.1.5"], nodeName: worker-a}',
     "{addresses: [10.244.1.5]}, {addresses: [127.0.0.1]}, {addresses: [169.254.169.254]}",
 )
 

@@ -154,7 +154,7 @@ def test_a_memory_limit_that_is_reached_is_survived(host: Host) -> None:
     used = int((Path(f"/proc/{process.pid}/statm").read_text()).split()[0])
     room = used * os.sysconf("SC_PAGE_SIZE") + (8 << 20)
     resource.prlimit(process.pid, resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
-    large = "---".join(
+    large = "".join(
         WEB.replace("web", f"web-{n}").replace("0.10", f"{n // 250 + 1}.{n % 250 + 1}")
         for n in range(20_000)
     )

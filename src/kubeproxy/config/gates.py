@@ -30,20 +30,24 @@ class Gate(msgspec.Struct, frozen=True, gc=False):
     locked: bool
 
 
+ONLY_BY_NAME = ("WatchListClient",)
+"""Gates that are on by default upstream, and here only if they are set."""
+
+
 class FeatureGates(msgspec.Struct, frozen=True):
     """The state of every gate."""
 
     values: Mapping[str, bool]
-    requested: Mapping[str, bool] = {}
-    """Those that flags or file set by name."""
+    by_name: frozenset[str] = frozenset()
+    """Those of `ONLY_BY_NAME` that flags or file switch on."""
 
     def enabled(self, name: str) -> bool:
         """Is this gate on? Raises KeyError for a name that is no gate: a mistake in the program."""
         return self.values[name]
 
     def is_requested(self, name: str) -> bool:
-        """Was this gate switched on by name, rather than by its default?"""
-        return self.requested.get(name, False)
+        """Was this gate, one of `ONLY_BY_NAME`, switched on by name?"""
+        return name in self.by_name
 
     def __iter__(self) -> Iterator[tuple[Gate, bool]]:
         """Every gate and its state, by name."""
@@ -90,7 +94,8 @@ def resolve_gates(requested: Mapping[str, bool]) -> Resolution:
     errors = _dependency_errors(values)
     if errors:
         return Resolution(default_gates(), errors=errors)
-    return Resolution(FeatureGates(values, requested), _warnings(requested))
+    by_name = frozenset(name for name in ONLY_BY_NAME if requested.get(name))
+    return Resolution(FeatureGates(values, by_name), _warnings(requested))
 
 
 def _request_errors(requested: Mapping[str, bool]) -> tuple[str, ...]:
