@@ -91,7 +91,7 @@ def test_an_address_beats_its_zone_and_weights_of_1_are_not_kept() -> None:
 
 
 def test_weights_of_addresses_that_are_not_in_the_slice_mean_nothing() -> None:
-    """An endpoint may leave before whoever wrote the annotation notices."""
+    """An endpoint may leave before the author of the annotation notices."""
     assert decoded_slice("10.244.9.9=7,zone-z=2").facts.weights == ()
 
 

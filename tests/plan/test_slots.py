@@ -74,7 +74,7 @@ def test_each_index_has_its_weight_in_slots(weights: list[int]) -> None:
 
 @given(WEIGHTS)
 def test_turns_are_spread_evenly(weights: list[int]) -> None:
-    """In any beginning of the cycle nobody is a whole turn ahead of or behind its share."""
+    """In any beginning of the cycle no endpoint is a whole turn ahead of or behind its share."""
     slots = rotating_slots(weights)
     total = sum(weights)
     seen = [0] * len(weights)
@@ -106,7 +106,7 @@ def test_the_size_does_not_follow_the_number_of_endpoints() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 10, 50, 100, 255])
 def test_a_consistent_table_is_full_and_even(count: int) -> None:
-    """Turn by turn nobody can be more than one slot ahead."""
+    """Turn by turn no endpoint can be more than one slot ahead."""
     held = Counter(consistent_slots(names(count)))
     assert set(held) == set(range(count))
     assert max(held.values()) - min(held.values()) <= 1

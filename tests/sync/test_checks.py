@@ -199,7 +199,7 @@ async def test_an_endpoint_that_is_not_ready_is_not_checked(world: World) -> Non
 
 
 async def test_what_must_not_be_a_target_gets_no_check(world: World) -> None:
-    """A check is a connection, too, and its result is shown to whoever reads the Service."""
+    """A check is a connection, too, and its result is shown to all who read the Service."""
     await world.serve(service(health_check=TCP), A, endpoint("169.254.169.254"))
     assert set(world.checker.held) == {"tcp 10.244.1.1:8080"}
 

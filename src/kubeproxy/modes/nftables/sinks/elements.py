@@ -83,9 +83,10 @@ def _dispatched_pools(
         if isinstance(item, ElementItem) and isinstance(value, Element) and value.verdict:
             entry = value.verdict.chain
             if entry not in drawn:
-                drawn[entry] = drawn_pools(entry, chains)
-            for name in drawn[entry].keys() & pools.keys():
-                pools[name][item.key] = drawn[entry][name]
+                found = drawn_pools(entry, chains)
+                drawn[entry] = {name: found[name] for name in found.keys() & pools.keys()}
+            for name, count in drawn[entry].items():
+                pools[name][item.key] = count
     return pools
 
 
