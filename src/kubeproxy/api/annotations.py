@@ -39,10 +39,6 @@ def parse_algorithm(text: str) -> Algorithm:
         raise ValueError(f"{_short(text)} is none of {', '.join(Algorithm)}") from None
 
 
-def format_algorithm(algorithm: Algorithm) -> str:
-    return algorithm.value
-
-
 # --- weights ---
 
 
@@ -68,18 +64,11 @@ def format_weights(weights: Mapping[str, int]) -> str:
 # --- sources ---
 
 
-def parse_sources(text: str) -> tuple[str, ...]:
-    """Networks of both families, canonical, in order, each once. An address is a network of one."""
-    found, wrong = readable_sources(text)
-    if wrong:
-        raise ValueError(wrong[0])
-    return found
-
-
 def readable_sources(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The networks that can be read, and what is wrong with the other entries.
 
-    A list of sources is worth more with one entry missing than not at all (`api/policy`).
+    They are canonical, in order, each once; an address is a network of one. A list of sources is
+    worth more with one entry missing than not at all (`api/policy`).
     """
     found: dict[str, None] = {}
     wrong: list[str] = []
