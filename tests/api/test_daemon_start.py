@@ -142,7 +142,7 @@ async def test_a_node_found_at_the_start_is_eligible_and_in_its_zone_at_once(
         assert (code, body["nodeEligible"]) == (200, True)
         await until(lambda: "10.1.0.1" in rules(), log)
         assert "10.1.0.2" not in rules()
-        assert any(map(nodes_watch, api.requests))
+        await until(lambda: any(map(nodes_watch, api.requests)), log)
 
 
 @pytest.mark.parametrize(("labels", "is_late"), [(ZONE, True), ({}, False)])

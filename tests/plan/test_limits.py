@@ -7,10 +7,10 @@ import ipaddress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.builders import endpoint, node, plan, service
+from tests.support.builders import endpoint, node, plan, port, service
 
 from kubeproxy.facts.address import contained_in_any, contains
-from kubeproxy.facts.ids import Family
+from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.facts.limits import Limits
 from kubeproxy.plan.limits import admit_endpoints, refused_kind
 from kubeproxy.plan.types import FrontendKind, ServicePlan, Verdict
@@ -166,3 +166,20 @@ def test_without_lists_nothing_else_is_refused() -> None:
     made = plan(facts, [endpoint("192.0.2.10", port=10250)])
     assert made.excluded == ()
     assert contained_in_any("8.8.8.8", ("0.0.0.0/0",))
+
+
+@pytest.mark.parametrize("own", [10249, 10256])
+def test_no_service_takes_a_port_of_the_proxys_own_servers(own: int) -> None:
+    """A node port wins over what listens on the node: the kubelet would ask the Service."""
+    facts = service(node_port=own, load_balancer_ips=[VIP])
+    made = plan(facts, [GOOD], node(own_ports=(10256, 10249)))
+    kinds = [frontend.kind for frontend in made.frontends]
+    assert kinds == [FrontendKind.CLUSTER_IP, FrontendKind.LOAD_BALANCER]
+    assert made.node_port == 0
+    assert reasons(made) == {f"node port {own}": "refused: a port of kube-proxy's own servers"}
+
+
+def test_the_same_number_of_another_protocol_is_free() -> None:
+    ports = [port(53, name="dns", protocol=Protocol.UDP, node_port=10256)]
+    made = plan(service(ports=ports), [GOOD], node(own_ports=(10256,)))
+    assert [f.port for f in made.frontends_of(FrontendKind.NODE_PORT)] == [10256]

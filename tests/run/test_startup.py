@@ -360,7 +360,7 @@ def test_one_family_gets_its_own_view_of_the_node() -> None:
     found = node_facts(
         "worker-a",
         V6,
-        config=config(DUAL_CIDRS, "--masquerade-all"),
+        config=config(DUAL_CIDRS, "--masquerade-all", "--metrics-bind-address=127.0.0.1:9249"),
         identity=identity,
         pod_cidrs=(),
         node_port_addresses=("192.0.2.0/24",),
@@ -372,6 +372,7 @@ def test_one_family_gets_its_own_view_of_the_node() -> None:
     assert found.detector == cidr("fd00::/56")
     assert found.node_port_cidrs == ("::/0",)
     assert found.masquerade_all and not found.allows_external_ips
+    assert found.own_ports == (10256, 9249)
 
 
 def test_modes_read_their_options_from_flags() -> None:

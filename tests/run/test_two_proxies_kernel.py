@@ -244,9 +244,10 @@ class Other(Upstream):
 
 
 @contextmanager
-def listening(host: Host, handler: type[Upstream]) -> Iterator[None]:
+def listening(host: Host, handler: type[Upstream], *, user: int = 0) -> Iterator[None]:
     with host.network.inside():
         server = HTTPServer(("127.0.0.1", METRICS), handler)
+    os.fchown(server.fileno(), user, user)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -272,6 +273,15 @@ def test_the_proxy_of_upstream_is_known_by_its_metrics_server(host: Host) -> Non
 def test_another_program_at_the_metrics_port_is_no_proxy(host: Host) -> None:
     write(host, "web.yaml", WEB)
     with listening(host, Other):
+        host.start(NFTABLES)
+        until_programmed(host, "10.96.0.10")
+        assert not waiting_lines(host)
+
+
+def test_a_process_of_another_user_at_the_metrics_port_is_no_proxy(host: Host) -> None:
+    """Whatever it answers: any user of the node could keep Services from being programmed."""
+    write(host, "web.yaml", WEB)
+    with listening(host, Upstream, user=65534):
         host.start(NFTABLES)
         until_programmed(host, "10.96.0.10")
         assert not waiting_lines(host)
@@ -306,12 +316,28 @@ class Carried(NamedTuple):
     pod: socket.socket
 
 
+CONFIG = """
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: userspace
+conntrack: {maxPerCore: 0}
+oomScoreAdj: 0
+"""
+
+
 @pytest.fixture
-def carried(host: Host) -> Iterator[Carried]:
+def configuration(tmp_path: Path) -> Path:
+    path = tmp_path / "config.conf"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture
+def carried(host: Host, configuration: Path) -> Iterator[Carried]:
     for words in ("addr add 192.0.2.20/24 dev lo", "route add default dev lo"):
         host.run("ip", *words.split())
     write(host, "pod.yaml", POD)
-    process = host.start(USERSPACE)
+    process = host.start(f"--config={configuration}", "--config-restart-jitter=1ms")
     until_diverted(host)
     with host.listen("192.0.2.20", 8080) as pod, host.network.inside():
         client = socket.create_connection((PORTAL, 80), timeout=LIMIT_SECONDS)
@@ -338,6 +364,24 @@ def test_what_a_process_carries_outlives_the_change_to_another_mode(
     carried.pod.close()
     assert first.wait(LIMIT_SECONDS) == 0
     assert "no connection is carried any more" in host.log
+
+
+def test_a_configuration_that_changes_during_a_rollout_cuts_nothing(
+    host: Host, carried: Carried, configuration: Path
+) -> None:
+    """The old pod sees the file of the new one, and wants to restart; its signal comes later."""
+    first = carried.process
+    host.start(NFTABLES)
+    until_waiting(host)
+    configuration.write_text(CONFIG.replace("userspace", "nftables"))
+    host.until(lambda: "table ip kube-proxy" in host.tables(), "the end of its claim")
+    first.send_signal(signal.SIGTERM)
+    host.until(lambda: "KUBE-" not in host.run("iptables-save").stdout, "removal of its rules")
+    carried.client.sendall(b"still there?")
+    assert carried.pod.recv(100) == b"still there?"
+    carried.client.close()
+    carried.pod.close()
+    assert first.wait(LIMIT_SECONDS) == 0
 
 
 def test_a_second_signal_ends_a_process_that_stays(host: Host, carried: Carried) -> None:

@@ -68,7 +68,7 @@ kubeproxy-{{ .Release.Name }}
 httpGet:
   host: {{ regexReplaceAll ":[0-9]+$" $config.healthzBindAddress "" | replace "0.0.0.0" "127.0.0.1" | replace "[::]" "::1" | trimAll "[]" | quote }}
   path: {{ .path }}
-  port: healthz
+  port: {{ include "kubeproxy.portOf" $config.healthzBindAddress }}
 {{ toYaml .times }}
 {{- end }}
 
@@ -91,4 +91,13 @@ httpGet:
   valueFrom:
     fieldRef:
       fieldPath: spec.nodeName
+{{- end }}
+
+{{- /* The API server refuses maxSurge beside maxUnavailable, and Helm merges ours with one's own. */ -}}
+{{- define "kubeproxy.updateStrategy" -}}
+{{- $strategy := deepCopy .Values.updateStrategy -}}
+{{- if not (has (dig "rollingUpdate" "maxUnavailable" 0 $strategy | toString) (list "0" "0%")) -}}
+{{- $_ := unset $strategy.rollingUpdate "maxSurge" -}}
+{{- end -}}
+{{ toYaml $strategy }}
 {{- end }}

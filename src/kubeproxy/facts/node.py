@@ -50,7 +50,7 @@ class NodeFacts(Struct, frozen=True, omit_defaults=True):
     `ip` is the node's address of the family, or the loopback address while unknown.
     `node_port_cidrs` is never empty: the zero network stands for "all addresses".
     `addresses` are all addresses of the family on the host's interfaces, sorted. `algorithms` are
-    those of the proxy's `mode`.
+    those of the proxy's `mode`. `own_ports` are the TCP ports of the proxy's own servers.
     """
 
     name: str
@@ -65,6 +65,7 @@ class NodeFacts(Struct, frozen=True, omit_defaults=True):
     allows_external_ips: bool = True
     is_large_cluster: bool = False
     limits: Limits = NO_LIMITS
+    own_ports: tuple[int, ...] = ()
     mode: str = ""
     algorithms: frozenset[Algorithm] = frozenset()
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from kubeproxy.facts.address import contained_in_any, is_ipv6_link_local, is_loopback
 from kubeproxy.facts.endpoint import Endpoint
-from kubeproxy.facts.ids import Family
+from kubeproxy.facts.ids import Family, Protocol
 from kubeproxy.facts.limits import NO_LIMITS
 from kubeproxy.facts.node import NodeFacts
+from kubeproxy.facts.service import PortFacts
 from kubeproxy.plan.types import Excluded
 
 REFUSED = "refused: "
@@ -62,18 +63,31 @@ def _refused(endpoint: Endpoint, node: NodeFacts) -> Excluded | None:
     if not reason and limits.endpoint_cidrs:
         is_allowed = contained_in_any(endpoint.address, limits.endpoint_cidrs)
         reason = "" if is_allowed else "not within --endpoint-cidrs"
-    if not reason and _is_refused_port(endpoint, node):
+    if not reason and is_refused_port(endpoint.address, endpoint.port, node):
         reason, is_here = "a port of this node in --refused-node-ports", True
     if not reason:
         return None
     return Excluded(endpoint.text, REFUSED + reason, is_refused=True, is_here=is_here)
 
 
-def _is_refused_port(endpoint: Endpoint, node: NodeFacts) -> bool:
+def is_refused_port(address: str, port: int, node: NodeFacts) -> bool:
+    """Is this a port of this node that the operator lets no object choose?"""
     ports = node.limits.refused_node_ports
-    return any(first <= endpoint.port <= last for first, last in ports) and (
-        endpoint.address == node.ip or endpoint.address in node.addresses
+    return any(first <= port <= last for first, last in ports) and (
+        address == node.ip or address in node.addresses
     )
+
+
+def admit_node_port(port: PortFacts, node: NodeFacts) -> tuple[int, tuple[Excluded, ...]]:
+    """Return the node port that is served, or 0, and why it is not.
+
+    The API server allocates from a range that an administrator chooses; manifests have any number.
+    A Service that took the health port would answer the kubelet and load balancers for the proxy.
+    """
+    if port.protocol is not Protocol.TCP or port.node_port not in node.own_ports:
+        return port.node_port, ()
+    reason = f"{REFUSED}a port of kube-proxy's own servers"
+    return 0, (Excluded(f"node port {port.node_port}", reason, is_refused=True),)
 
 
 def admit_addresses(

@@ -8,7 +8,8 @@ How the other one is known:
 
     ours          by its claim (`claim`); its end is noticed at once
     upstream's    by its metrics server, which names its mode at /proxyMode. It is asked every
-                  second while we wait. One that has none, or elsewhere, is not noticed
+                  second while we wait. One that has none, or elsewhere, is not noticed, nor is
+                  what is not root's or our user's: any process may answer like it
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from kubeproxy.go.hostport import split_host_port
+from kubeproxy.kernel.listeners import listens_for_root
 from kubeproxy.logs import get_logger
 from kubeproxy.run.claim import Claim, NoClaim, try_claim, wait_for_claim
 from kubeproxy.run.presence import running_proxies
@@ -120,7 +122,7 @@ async def _find_upstream(places: list[tuple[str, int]]) -> str:
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(ASK_SECONDS):
                 mode = await _mode_at(host, port)
-            if mode:
+            if mode and listens_for_root(port):
                 return f"kube-proxy in {mode} mode (its metrics server is at port {port})"
     return ""
 

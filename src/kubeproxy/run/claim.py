@@ -37,8 +37,11 @@ class Claim:
         self._waiting: list[socket.socket] = []
 
     def has_successor(self) -> bool:
-        """Does another daemon wait for our end at this moment?"""
-        with contextlib.suppress(BlockingIOError):
+        """Does another daemon wait for our end at this moment?
+
+        One that cannot be accepted, for want of a file descriptor, is not noticed.
+        """
+        with contextlib.suppress(OSError):
             while True:
                 self._waiting.append(self._listener.accept()[0])
         return any(_is_trusted(each) and not _is_closed(each) for each in self._waiting)

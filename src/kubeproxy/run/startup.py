@@ -162,10 +162,17 @@ def node_facts(
         masquerade_all=config.masquerade_all,
         allows_external_ips=allows_external_ips,
         limits=limits,
+        own_ports=own_ports(config),
         mode=mode.name,
         algorithms=mode.algorithms,
         zone=zone,
     )
+
+
+def own_ports(config: KubeProxyConfiguration) -> tuple[int, ...]:
+    """The ports of the servers that the proxy runs itself."""
+    addresses = filter(None, (config.healthz_bind_address, config.metrics_bind_address))
+    return tuple(number for a in addresses if (number := int(split_host_port(a)[1])))
 
 
 def limits_of(extensions: Extensions) -> Limits:

@@ -185,13 +185,28 @@ def test_values_reach_the_pod(helm: Helm) -> None:
     assert main["livenessProbe"]["httpGet"]["host"] == "::1"
     assert main["livenessProbe"]["failureThreshold"] == 2
     assert "readinessProbe" not in main
-    assert main["ports"] == [
-        {"name": "healthz", "containerPort": 11256},
-        {"name": "metrics", "containerPort": 11249},
-    ]
+    assert main["livenessProbe"]["httpGet"]["port"] == 11256
     assert "priorityClassName" not in spec
     assert "tolerations" not in spec
     assert spec["imagePullSecrets"] == [{"name": "s"}]
+
+
+def test_two_pods_fit_on_a_node_during_a_rollout(helm: Helm) -> None:
+    """A declared port is a host port in the node's network, which only one pod can have."""
+    rendered = helm.objects(SERVER)
+    base = yaml.safe_load((BASE / "daemonset.yaml").read_text())
+    for spec in (found(rendered, "DaemonSet")["spec"], base["spec"]):
+        assert spec["minReadySeconds"] == 10, "by then it waits, and is known as a successor"
+        assert spec["updateStrategy"]["rollingUpdate"] == {"maxSurge": "10%", "maxUnavailable": 0}
+        assert not [each for each in spec["template"]["spec"]["containers"] if "ports" in each]
+
+
+def test_pods_that_may_be_unavailable_take_the_place_of_the_surge(helm: Helm) -> None:
+    """The API server refuses both, and Helm merges ours with an operator's."""
+    own = {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "20%"}}}
+    rendered = helm.objects({**SERVER, **own})
+    strategy = found(rendered, "DaemonSet")["spec"]["updateStrategy"]
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "20%"}}
 
 
 def test_by_default_it_runs_this_version(helm: Helm) -> None:
