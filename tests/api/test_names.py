@@ -129,6 +129,33 @@ async def test_a_name_without_an_answer_holds_up_nothing(
         release.set()
 
 
+async def test_a_look_up_that_hangs_keeps_no_other_name_from_being_looked_up_again() -> None:
+    """And there is no second thread for it."""
+    release = threading.Event()
+    asked: list[str] = []
+
+    def hang(name: str) -> tuple[str, ...]:
+        asked.append(name)
+        if name.startswith("slow"):
+            release.wait()
+        return (f"192.0.2.{len(asked) % 2 + 1}",)
+
+    names = Names(hang, interval_seconds=0.01, limit_seconds=0.5)
+    slow = {f"slow{number}.example" for number in range(10)}
+    names.want({*slow, "web.example"})
+    task = asyncio.create_task(names.run())
+    try:
+        await until(lambda: asked.count("web.example") > 20)
+        assert names.failures == dict.fromkeys(slow, "no answer within 0.5 s")
+        assert all(asked.count(name) == 1 for name in slow)
+        release.set()
+        await until(lambda: not names.failures)
+    finally:
+        release.set()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_a_service_that_is_spoilt_keeps_all_its_objects(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(WEB)
@@ -171,7 +198,16 @@ def test_addresses_are_sorted_and_each_is_there_once(monkeypatch: pytest.MonkeyP
 
 def test_what_leads_into_this_host_or_nowhere_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name server of other people must not open ports that listen on loopback."""
-    bad = ("127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1%eth0")
+    bad = (
+        "127.0.0.1",
+        "169.254.169.254",
+        "0.0.0.0",
+        "224.0.0.1",
+        "255.255.255.255",
+        "::1",
+        "::",
+        "fe80::1%eth0",
+    )
     answering(monkeypatch, *bad, "fe80::1", "::ffff:127.0.0.1", "192.0.2.1")
     assert look_up("x") == ("192.0.2.1",)
     answering(monkeypatch, *bad)

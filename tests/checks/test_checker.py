@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.checked import HERE, OK, Endpoints, Watched, open_descriptors, watching
-from tests.support.waiting import until
+from tests.support.waiting import until, until_async
 
 from kpctl.apiserver.pki import make_authority
 from kubeproxy.checks.checker import SKIPPED, SUCCESS, Checker
@@ -34,13 +34,33 @@ async def watched() -> AsyncIterator[Watched]:
 
 
 @pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    """A certificate for another name, of an authority that is not known to anyone."""
+def tls_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A certificate for another name, of an authority that is not known to anyone, and its key."""
     folder: Path = tmp_path_factory.mktemp("pki")
     certificate, key = make_authority(folder).sign("server", "/CN=elsewhere.example")
+    return str(certificate), str(key)
+
+
+@pytest.fixture
+def tls(tls_files: tuple[str, str]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(*tls_files)
     return context
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind((HERE, 0))
+        return int(sock.getsockname()[1])
+
+
+async def is_listening(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(HERE, port)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 # --- the four kinds ---
@@ -246,6 +266,28 @@ async def test_a_tls_handshake_that_stops_in_the_middle(
     assert await watched.reason(f"https / {QUICK}", await endpoints.tcp(stalled)) == (
         "no answer within 100ms"
     )
+
+
+async def test_an_endpoint_cannot_make_a_tls_handshake_expensive(
+    watched: Watched, tls_files: tuple[str, str]
+) -> None:
+    """Keys over a finite field of 8,192 bits take 160 ms of the loop that syncs."""
+    certificate, key = tls_files
+    port = free_port()
+    command = f"openssl s_server -accept {HERE}:{port} -cert {certificate} -key {key} -quiet"
+    server = await asyncio.create_subprocess_exec(
+        *command.split(),
+        *("-tls1_3", "-groups", "ffdhe8192"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        await until_async(lambda: is_listening(port))
+        assert (await watched.reason("https / fall=1", port)).startswith("TLS: ")
+    finally:
+        server.kill()
+        await server.wait()
 
 
 async def test_bad_endpoints_do_not_disturb_the_others(endpoints: Endpoints) -> None:

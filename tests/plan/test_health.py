@@ -8,6 +8,7 @@ from tests.support.builders import endpoint, node, plan, plans, port, service
 
 from kubeproxy.facts.endpoint import PortKey
 from kubeproxy.facts.ids import Protocol
+from kubeproxy.facts.limits import Limits
 from kubeproxy.facts.policy import CheckKind, HealthCheck, Rotation
 from kubeproxy.plan.findings import all_endpoints_fail, failing_endpoints
 from kubeproxy.plan.health import checked_endpoints
@@ -153,7 +154,7 @@ def test_a_check_of_another_port_is_for_all_endpoints() -> None:
         assert found.cluster.endpoints == (B,)
         assert found.notes == ()
     endpoints = {PortKey("tcp", Protocol.TCP): (A,), PortKey("udp", Protocol.UDP): (B,)}
-    assert checked_endpoints(facts, endpoints) == {
+    assert checked_endpoints(facts, endpoints, node()) == {
         A.text: (A.address, 9000),
         B.text: (B.address, 9000),
     }
@@ -173,12 +174,28 @@ def test_what_may_serve_is_checked(
     ready: bool, serving: bool, terminating: bool, is_checked: bool
 ) -> None:
     each = endpoint(ready=ready, serving=serving, terminating=terminating)
-    found = checked_endpoints(CHECKED, {PortKey("http", Protocol.TCP): (each,)})
+    found = checked_endpoints(CHECKED, {PortKey("http", Protocol.TCP): (each,)}, node())
     assert bool(found) is is_checked
 
 
+def test_a_check_tries_no_port_of_this_node_that_is_refused() -> None:
+    """A Service must not find out by its checks what a control port of the node answers."""
+    kubelet = HealthCheck(CheckKind.HTTP, "/pods", port=10250)
+    facts = service(health_check=kubelet)
+    here = node(limits=Limits(refused_node_ports=((10250, 10250),)))
+    mine, other = endpoint("192.0.2.10"), endpoint("192.0.2.11")
+    endpoints = {PortKey(facts.ports[0].name, Protocol.TCP): (mine, other)}
+    assert checked_endpoints(facts, endpoints, here) == {other.text: (other.address, 10250)}
+    made = plan(facts, [mine, other], here)
+    assert made.cluster.endpoints == (mine, other), "what is not checked passes"
+    assert [note for note in made.notes if mine.text in note] == [
+        f"{mine.text} is not checked: its health check tries port 10250 of this node, in"
+        " --refused-node-ports"
+    ]
+
+
 def test_nothing_is_checked_without_being_asked_for() -> None:
-    assert checked_endpoints(service(), {PortKey("http", Protocol.TCP): (A,)}) == {}
+    assert checked_endpoints(service(), {PortKey("http", Protocol.TCP): (A,)}, node()) == {}
 
 
 def test_what_people_may_want_to_know() -> None:

@@ -3,14 +3,15 @@
 Promises: an answer that says nothing (no such name, no server, no address that can be used) changes
 nothing, so that a name which stops resolving keeps its last addresses; that is logged once, and so
 is the end of it. The order of addresses in an answer means nothing. No look-up holds up the event
-loop, another name beyond a few, or the end of the process: each has a thread of its own that
-nothing waits for at the end.
+loop, the end of the process, or another name for long: each has a thread of its own that nothing
+waits for at the end, and one that hangs is the only one for its name.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
 from collections.abc import Callable, Collection, Mapping
 from threading import Thread
@@ -26,6 +27,8 @@ logger = get_logger(__name__)
 INTERVAL_SECONDS = 30.0
 """How often names are looked up again. The time to live of an answer is not known here: the host's
 resolver and its caches keep to it."""
+LIMIT_SECONDS = 30.0
+"""How long a look-up may keep others waiting. What the resolver says later does not count."""
 MOST_AT_ONCE = 4
 MOST_ADDRESSES = 256
 """Of one name. An answer may have thousands."""
@@ -46,20 +49,35 @@ def look_up(name: str) -> tuple[str, ...]:
     except UnicodeError as error:  # a label that is too long
         raise OSError(f"not a name that can be looked up: {error}") from error
     parsed = (parse_ip(str(address[0])) for *_, address in answers)
-    found = sorted({each[1] for each in parsed if each is not None and not why_unusable(each[1])})
+    found = sorted({each[1] for each in parsed if each is not None and _is_usable(each[1])})
     if not found:
         raise OSError("the answer has no address that can be used")
     return tuple(found[:MOST_ADDRESSES])
+
+
+def _is_usable(address: str) -> bool:
+    """Whether a name may lead there. A name server may be of other people.
+
+    Link-local addresses are as the API refuses them for endpoints: at 169.254.169.254 clouds hand
+    out the host's credentials.
+    """
+    return not (why_unusable(address) or ipaddress.ip_address(address).is_link_local)
 
 
 class Names:
     """The names that are wanted now, and what is known of them."""
 
     def __init__(
-        self, look_up: LookUp = look_up, interval_seconds: float = INTERVAL_SECONDS
+        self,
+        look_up: LookUp = look_up,
+        interval_seconds: float = INTERVAL_SECONDS,
+        limit_seconds: float = LIMIT_SECONDS,
     ) -> None:
         self._look_up = look_up
         self._interval_seconds = interval_seconds
+        self._limit_seconds = limit_seconds
+        self._under_way: set[str] = set()
+        """Names with a thread, whether or not anything waits for it."""
         self._known: dict[str, _Known] = {}
         self._new = asyncio.Event()
         self._settled = asyncio.Event()
@@ -107,9 +125,14 @@ class Names:
                     await self._new.wait()
 
     async def _refresh(self, name: str) -> None:
+        if name in self._under_way:
+            return  # it hangs, and another thread would, too
         async with self._places:
             try:
-                addresses = await _in_thread(lambda: self._look_up(name))
+                async with asyncio.timeout(self._limit_seconds):
+                    addresses = await self._in_thread(name)
+            except TimeoutError:
+                self._failed(name, OSError(f"no answer within {self._limit_seconds:g} s"))
             except Exception as error:  # whatever an answer makes the resolver raise
                 self._failed(name, error)
             else:
@@ -139,29 +162,30 @@ class Names:
             )
         known.failure, known.is_tried = str(error) or type(error).__name__, True
 
+    async def _in_thread(self, name: str) -> tuple[str, ...]:
+        """Look up a name. Raises what that raises, and RuntimeError without a thread."""
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[tuple[str, ...]] = loop.create_future()
 
-async def _in_thread(function: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
-    """Call what may block for long. Raises what it raises, and RuntimeError without a thread."""
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[tuple[str, ...]] = loop.create_future()
+        def end(result: tuple[str, ...] | None, error: Exception | None) -> None:
+            self._under_way.discard(name)
+            if outcome.done():
+                return  # nothing waits any more
+            if result is not None:
+                outcome.set_result(result)
+            elif error is not None:
+                outcome.set_exception(error)
 
-    def end(result: tuple[str, ...] | None, error: Exception | None) -> None:
-        if outcome.done():
-            return  # nothing waits any more
-        if result is not None:
-            outcome.set_result(result)
-        elif error is not None:
-            outcome.set_exception(error)
+        def work() -> None:
+            result: tuple[str, ...] | None = None
+            failure: Exception | None = None
+            try:
+                result = self._look_up(name)
+            except Exception as error:
+                failure = error
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(end, result, failure)
 
-    def work() -> None:
-        result: tuple[str, ...] | None = None
-        failure: Exception | None = None
-        try:
-            result = function()
-        except Exception as error:
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(end, result, failure)
-
-    Thread(target=work, name="look-up", daemon=True).start()
-    return await outcome
+        Thread(target=work, name="look-up", daemon=True).start()
+        self._under_way.add(name)
+        return await outcome

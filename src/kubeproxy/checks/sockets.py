@@ -107,13 +107,19 @@ class CheckSockets:
         kind, is_ipv6 = target.check.kind, ":" in target.address
         if kind in _REUSED and self._idle[is_ipv6]:
             return self._idle[is_ipv6].pop()
+        is_stream = kind is not CheckKind.UDP
         sock = socket.socket(
             socket.AF_INET6 if is_ipv6 else socket.AF_INET,
-            socket.SOCK_DGRAM if kind is CheckKind.UDP else socket.SOCK_STREAM,
+            socket.SOCK_NONBLOCK | (socket.SOCK_STREAM if is_stream else socket.SOCK_DGRAM),
         )
         try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            if is_stream:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                # Of a client, this delays the last packet of the handshake, and it outlasts a
+                # disconnect. If there is nothing but a connect, the reset replaces that packet, and
+                # the program behind the port never sees a connection that is of no use to it; else
+                # the request carries it.
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
             self._epoll = self._epoll or select.epoll()
             self._epoll.register(sock, _EVENTS)
         except OSError:

@@ -9,15 +9,18 @@ node that reaches nothing, must not take a Service down.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from kubeproxy.facts.endpoint import Endpoint, PortKey
 from kubeproxy.facts.ids import Protocol
+from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.policy import CheckKind, HealthCheck, Rotation
 from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.plan.endpoints import FAILS, may_serve
+from kubeproxy.plan.limits import is_refused_port
 
 ALL_FAIL = f"every endpoint {FAILS}"
 """Marks the note about that."""
@@ -50,7 +53,7 @@ def check_of(service: ServiceFacts, protocol: Protocol) -> HealthCheck | None:
 
 
 def checked_endpoints(
-    service: ServiceFacts, endpoints: Mapping[PortKey, tuple[Endpoint, ...]]
+    service: ServiceFacts, endpoints: Mapping[PortKey, tuple[Endpoint, ...]], node: NodeFacts
 ) -> dict[str, tuple[str, int]]:
     """The address and port to try for each endpoint that may serve, by the endpoint's text."""
     return {
@@ -58,8 +61,20 @@ def checked_endpoints(
         for port in service.ports
         if (check := check_of(service, port.protocol)) is not None
         for endpoint in endpoints.get(PortKey(port.name, port.protocol), ())
-        if may_serve(endpoint)
+        if may_serve(endpoint) and not is_refused_port(endpoint.address, check.port, node)
     }
+
+
+def refused_check_notes(
+    service: ServiceFacts, protocol: Protocol, endpoints: tuple[Endpoint, ...], node: NodeFacts
+) -> tuple[str, ...]:
+    """Name the first endpoint that is not checked because of the port that the check tries."""
+    check = check_of(service, protocol)
+    if check is None or not node.limits.refused_node_ports:
+        return ()
+    refused = (e.text for e in endpoints if is_refused_port(e.address, check.port, node))
+    reason = f"its health check tries port {check.port} of this node, in --refused-node-ports"
+    return tuple(f"{text} is not checked: {reason}" for text in islice(refused, 1))
 
 
 def passing(

@@ -79,7 +79,7 @@ class HealthChecks:
             facts = pipeline.store.service(name)
             policy = facts.policy if facts else None
             if facts is not None and policy is not None and policy.health_check is not None:
-                places = checked_endpoints(facts, pipeline.targets(name))
+                places = checked_endpoints(facts, pipeline.targets(name), pipeline.node)
                 self._update((family, name), policy.health_check, places)
             elif (family, name) in self._services:
                 self._replace((family, name), {})
