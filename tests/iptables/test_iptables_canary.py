@@ -6,7 +6,9 @@ import pytest
 from tests.support.engine_kit import RecordedDrifts
 
 from kubeproxy.errors import Busy, KernelError, ToolMissing
+from kubeproxy.modes.iptables.names import CANARY
 from kubeproxy.modes.iptables.sinks.canary import TABLES, CanaryMonitor
+from kubeproxy.modes.netfilter.rules.text import parse_save
 
 
 class Stop(Exception):
@@ -23,11 +25,11 @@ class Chains:
         self.failures = 0
         self.checks: list[str] = []
 
-    async def ensure_chain(self, table: str, chain: str) -> None:
+    async def restore(self, text: str) -> None:
         if self.failures:
             self.failures -= 1
             raise KernelError("no such table")
-        self.held.add(table)
+        self.held |= {table.name for table in parse_save(text) if CANARY in table.policies}
 
     async def has_chain(self, table: str, chain: str) -> bool:
         self.checks.append(table)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import subprocess
 from collections.abc import Iterator
 
@@ -9,6 +11,7 @@ import pytest
 from tests.support.builders import node
 
 from kpctl.places.scratch import scratch_namespace
+from kubeproxy.errors import Busy
 from kubeproxy.facts.ids import Family
 from kubeproxy.modes.base import Running
 from kubeproxy.modes.iptables.mode import MODE as IPTABLES
@@ -16,8 +19,8 @@ from kubeproxy.modes.iptables.mode import IptablesBackend
 from kubeproxy.modes.iptables.options import Options
 from kubeproxy.modes.netfilter.names import SIGNS
 from kubeproxy.modes.netfilter.options import ToolOptions
+from kubeproxy.modes.netfilter.sinks.chains import has_legacy_tables
 from kubeproxy.modes.netfilter.sinks.signs import PLACES, Place, look
-from kubeproxy.modes.netfilter.sinks.variant import has_legacy_tables
 from kubeproxy.modes.nftables.names import TABLE_NAME
 from kubeproxy.modes.traces import NFTABLES_TABLE, find_traces
 
@@ -73,6 +76,26 @@ def test_a_node_that_ran_no_other_mode_runs_no_tool(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", "/nowhere")
     assert find_traces(NOTHING) == frozenset()
     assert not has_legacy_tables(Family.IPV4)
+
+
+@contextlib.contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("is_nft", [True, False])
+def test_tables_that_cannot_be_read_now_are_not_taken_for_empty_ones(is_nft: bool) -> None:
+    """All rules would be written a second time, and a flush be reported that was none."""
+    place = Place(Family.IPV4, is_nft)
+    leave(place, "iptables")
+    with no_descriptor_left(), pytest.raises(Busy):
+        look(place)
+    assert look(place) == {"iptables"}
 
 
 def test_tables_of_both_families_and_links_are_found() -> None:

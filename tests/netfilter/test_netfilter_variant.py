@@ -14,11 +14,8 @@ from kubeproxy.facts.ids import Family
 from kubeproxy.modes.iptables.cleanup import cleanup
 from kubeproxy.modes.netfilter.options import VARIANT_FLAG, tool_options_of
 from kubeproxy.modes.netfilter.rules.variant import choose_by_hint, choose_by_rules
-from kubeproxy.modes.netfilter.sinks.variant import (
-    find_variant,
-    has_legacy_tables,
-    resolve_variant,
-)
+from kubeproxy.modes.netfilter.sinks.chains import has_legacy_tables
+from kubeproxy.modes.netfilter.sinks.variant import find_variant, resolve_variant
 
 HINT = "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n"
 CANARY = "*mangle\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n"

@@ -59,7 +59,7 @@ async def test_options_follow_the_version(
     fakes.install("iptables", f'[ "$1" = --version ] && echo "iptables {version}"; exit 0')
     fakes.install("iptables-restore", f'[ "$1" = --version ] && echo "{restore_version}"; exit 0')
     tables = Xtables(Family.IPV4, ToolOptions())
-    assert await tables.has_chain("nat", "X")
+    await tables.require_chain("nat", "X")
     await tables.restore(EMPTY)
     called, restored = fakes.calls()
     assert called.startswith(command)
@@ -68,20 +68,64 @@ async def test_options_follow_the_version(
 
 async def test_concurrent_first_calls_all_wait_for_the_lock(fakes: Programs) -> None:
     """No call runs before all options are known, however slowly the tools tell their version."""
-    slow = '[ "$1" = --version ] && { sleep 0.2; echo "iptables v1.8.9 (legacy)"; }; exit 0'
-    fakes.install("iptables", 'echo "iptables v1.8.9 (legacy)"')
+    slow = '[ "$1" = --version ] && { sleep 0.2; echo "iptables v1.6.1"; }; exit 0'
+    fakes.install("iptables", 'echo "iptables v1.6.1"')
     fakes.install("iptables-restore", slow)
     tables = Xtables(Family.IPV4, ToolOptions())
 
     async def second() -> None:
         await until(lambda: fakes.log.exists() and "iptables-restore" in fakes.log.read_text())
-        await tables.has_chain("nat", "X")
+        await tables.require_chain("nat", "X")
 
     await asyncio.gather(tables.restore(EMPTY), second())
     assert sorted(fakes.calls()) == [
         "iptables -w 5 -S X -t nat",
-        "iptables-restore -w 5 --noflush --counters",
+        "iptables-restore -w --noflush --counters",
     ]
+
+
+class RecordedWatcher:
+    """Records what it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[str] = []
+
+    def begin(self) -> None:
+        self.given.append("begin")
+
+    def end(self, *, succeeded: bool) -> None:
+        self.given.append(f"end, {succeeded=}")
+
+    def take(self) -> str:
+        return ""
+
+    def close(self) -> None: ...
+
+
+async def test_a_watcher_that_comes_during_a_write_learns_of_its_end(fakes: Programs) -> None:
+    """It has seen the tables before the write, and would report our own change."""
+    fakes.install("iptables", 'echo "iptables v1.8.9 (legacy)"')
+    release = fakes.folder / "release"
+    fakes.install("iptables-restore", f"while [ ! -e {release} ]; do sleep 0.01; done")
+    tables, watcher = Xtables(Family.IPV4, ToolOptions()), RecordedWatcher()
+
+    async def watch() -> None:
+        await until(lambda: fakes.log.exists() and "iptables-restore" in fakes.log.read_text())
+        tables.watcher = watcher
+        release.touch()
+
+    await asyncio.gather(tables.restore(EMPTY), watch())
+    assert watcher.given == ["end, succeeded=True"]
+
+
+async def test_programs_are_asked_for_their_version_once(fakes: Programs) -> None:
+    """Of all that need to know it at a start; a restore only if it may be too old to wait."""
+    fakes.install("iptables", 'echo "iptables v1.8.9 (nf_tables)"')
+    fakes.install("iptables-restore", "exit 0")
+    for _ in range(3):
+        await Xtables(Family.IPV4, ToolOptions()).restore(EMPTY)
+    runs = fakes.log.read_text().splitlines()
+    assert [run for run in runs if "--version" in run] == ["iptables --version"]
 
 
 async def test_a_restore_without_wait_option_runs_under_our_lock(
@@ -147,9 +191,9 @@ async def test_calls_of_one_family_do_not_overlap(variant: str) -> None:
     with scratch_namespace():
         tables = Xtables(Family.IPV4, ToolOptions(variant=variant))
         chains = [f"KUBE-{number}" for number in range(8)]
-        await asyncio.gather(*(tables.ensure_chain("nat", chain) for chain in chains))
+        texts = [f"*nat\n:{chain} - [0:0]\nCOMMIT\n" for chain in chains]
+        await asyncio.gather(*map(tables.restore, texts))
         saved = await tables.save("nat")
         assert all(f":{chain} - " in saved for chain in chains)
-        await tables.ensure_chain("nat", "KUBE-0")
         assert await tables.has_chain("nat", "KUBE-0")
         assert not await tables.has_chain("nat", "KUBE-8")

@@ -34,6 +34,9 @@ class FakeXtables:
         self.refuse_containing = ""
         """Rules with these words are refused, as a kernel without some module would."""
 
+    async def is_empty(self, table: str) -> bool:
+        return False  # as iptables-nft, which has to be asked
+
     async def save(self, table: str) -> str:
         chains = self.chains[table]
         built_in = BUILT_IN[table]

@@ -64,7 +64,7 @@ class GoldenCase(msgspec.Struct, frozen=True):
 
 
 def load_case(folder: Path) -> GoldenCase:
-    raw = yaml.safe_load((folder / "config.yaml").read_text())
+    raw = yaml.load((folder / "config.yaml").read_text(), yaml.CSafeLoader)
     return GoldenCase(folder, msgspec.convert(raw, CaseConfig))
 
 
@@ -135,7 +135,7 @@ class Step(msgspec.Struct, frozen=True):
 
 def load_steps(case: GoldenCase) -> Sequence[Step]:
     return [
-        Step(path.stem, yaml.safe_load(path.read_text())["changes"])
+        Step(path.stem, yaml.load(path.read_text(), yaml.CSafeLoader)["changes"])
         for path in sorted(case.folder.glob("step-*.yaml"))
     ]
 

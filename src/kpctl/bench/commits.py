@@ -34,6 +34,7 @@ _LOAD_FAMILY = (0x30, 0, 0, 16)  # ldb [16]
 
 _LEGACY = "xtables-legacy-multi"
 _WRAPPED = "iptables-restore"
+_INPUT = "input"
 _PLAIN = ("iptables", "iptables-save", "ip6tables", "ip6tables-save", "ip6tables-restore")
 
 
@@ -114,14 +115,16 @@ def _pass_only(listener: socket.socket, load: tuple[int, int, int, int], wanted:
 class RestoreTools:
     """A folder for PATH: the old iptables, with a restore that reports its end."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, keeps_inputs: bool = False) -> None:
+        """With `keeps_inputs` it keeps its input instead of reporting its end."""
         self.folder = folder
         self._pipe = folder / "commits"
         folder.mkdir()
         os.mkfifo(self._pipe)
         for name in _PLAIN:
             (folder / name).write_text(f'#!/bin/sh\nexec {_LEGACY} {name} "$@"\n')
-        (folder / _WRAPPED).write_text(_wrapper(self._pipe))
+        script = _keeper(folder / _INPUT) if keeps_inputs else _wrapper(self._pipe)
+        (folder / _WRAPPED).write_text(script)
         for name in (*_PLAIN, _WRAPPED):
             (folder / name).chmod(0o755)
 
@@ -130,6 +133,10 @@ class RestoreTools:
         # Opened for writing too: with a reader and a writer at all times, no open blocks.
         pipe = os.fdopen(os.open(self._pipe, os.O_RDWR | os.O_NONBLOCK), "rb", buffering=0)
         return CommitClock(pipe, lambda: (pipe.read(65536) or b"").count(b"\n"))
+
+    def inputs(self) -> list[Path]:
+        """What was restored, a file for each restore, renamed when that had ended."""
+        return list(self.folder.glob(f"{_INPUT}.*.done"))
 
     def environment(self) -> dict[str, str]:
         path = f"{self.folder}:{os.environ.get('PATH', '')}"
@@ -142,5 +149,15 @@ def _wrapper(pipe: Path) -> str:
 {_LEGACY} {_WRAPPED} "$@"
 status=$?
 case "$*" in *--version*) ;; *) echo end > {pipe} ;; esac
+exit $status
+"""
+
+
+def _keeper(kept: Path) -> str:
+    return f"""#!/bin/sh
+cat > {kept}.$$
+{_LEGACY} {_WRAPPED} "$@" < {kept}.$$
+status=$?
+[ $status = 0 ] && mv {kept}.$$ {kept}.$$.done
 exit $status
 """

@@ -47,8 +47,6 @@ async def require_iptables(
     """
     tables = Xtables(family, options)
     try:
-        await tables.probe()
-        await tables.require_chain("nat", "POSTROUTING")
         messages = await _rehearse(tables, _sample(nat_rules))
     except KernelError as error:
         raise Unsupported(f"iptables is not available on this host : {error}") from error
@@ -61,7 +59,12 @@ async def _rehearse(tables: Xtables, text: str) -> str:
     A module that another process is just loading is not found yet.
     """
     for _ in range(_ATTEMPTS - 1):
-        messages = await tables.rehearse(text)
+        try:
+            messages = await tables.rehearse(text)
+        except KernelError:
+            # Upstream lists a chain, and a table that cannot be listed is reported in its words.
+            await tables.require_chain("nat", "POSTROUTING")
+            raise
         if not _MISSING.search(messages):
             return messages
         await asyncio.sleep(_PAUSE_SECONDS)

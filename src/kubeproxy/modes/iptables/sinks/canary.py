@@ -20,6 +20,7 @@ logger = get_logger(__name__)
 
 TABLES = ("mangle", "nat", "filter")
 """The first is the one that is checked every interval, as upstream does."""
+_RESTORED = "".join(f"*{table}\n:{CANARY} - [0:0]\nCOMMIT\n" for table in TABLES)
 _POLL_SECONDS = 0.1
 _FLUSH_SECONDS = 5.0
 
@@ -27,7 +28,7 @@ _FLUSH_SECONDS = 5.0
 class Chains(Protocol):
     """What the canary needs of iptables."""
 
-    async def ensure_chain(self, table: str, chain: str) -> None: ...
+    async def restore(self, text: str) -> None: ...
 
     async def has_chain(self, table: str, chain: str) -> bool: ...
 
@@ -36,9 +37,13 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 async def set_canary(chains: Chains) -> None:
-    """Create the canary chain in every table that lacks it."""
-    for table in TABLES:
-        await chains.ensure_chain(table, CANARY)
+    """Create the canary chain in every table, in one call, unless the first table has it.
+
+    Where a proxy before us left it there, it did so in the others too; and if one lacks it, a flush
+    is merely reported without waiting for that table.
+    """
+    if not await chains.has_chain(TABLES[0], CANARY):
+        await chains.restore(_RESTORED)
 
 
 class CanaryMonitor:

@@ -12,8 +12,8 @@ from msgspec import Struct
 NFT, LEGACY, AUTO = "nft", "legacy", "auto"
 VARIANTS = (AUTO, NFT, LEGACY)
 
-_HINTS = (":KUBE-IPTABLES-HINT ", ":KUBE-KUBELET-CANARY ")
-"""Chains in the mangle table that the kubelet makes for this purpose, as a saved table has them."""
+HINTS = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
+"""Chains in the mangle table that the kubelet makes for this purpose."""
 
 
 class Choice(Struct, frozen=True, gc=False):
@@ -21,11 +21,6 @@ class Choice(Struct, frozen=True, gc=False):
 
     variant: str
     reason: str
-
-
-def has_hint(saved: str) -> bool:
-    """Does a saved mangle table have a chain of the kubelet's?"""
-    return any(line.startswith(_HINTS) for line in saved.splitlines())
 
 
 def count_rules(saved: str) -> int:

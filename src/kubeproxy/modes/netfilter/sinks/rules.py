@@ -132,7 +132,8 @@ class NetfilterSink:
         found: dict[RuleItem, RuleValue] = {}
         self._shared, self.signs = {}, {}
         for name in self.scope.tables:
-            text = self.scope.respell(await self.tables.save(name))
+            is_empty = await self.tables.is_empty(name)
+            text = "" if is_empty else self.scope.respell(await self.tables.save(name))
             saved = {table.name: table for table in parse_save(text)}
             own = read_table(self._own_view(saved.get(name, TableText(name))), self.scope)
             self.statistics.rules[name] = own.rule_count

@@ -8,22 +8,18 @@ that the running mode does not use, have to be copied. Leaves to others: what to
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
 from typing import NamedTuple
 
-from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.nftables.table import UNUSABLE, Nftables
-from kubeproxy.kernel.xtables_info import XtablesInfo
 from kubeproxy.modes.base import AnyBackend
 from kubeproxy.modes.netfilter.names import SIGNS
 from kubeproxy.modes.netfilter.options import ToolOptions
+from kubeproxy.modes.netfilter.sinks.chains import find_chains
 from kubeproxy.modes.netfilter.sinks.rules import NetfilterSink
-from kubeproxy.modes.netfilter.sinks.variant import has_legacy_tables, variant_name
+from kubeproxy.modes.netfilter.sinks.variant import variant_name
 from kubeproxy.modes.netfilter.sinks.xtables import Xtables
 
-_EMPTY = {"filter": 4, "nat": 5, "mangle": 6}
-"""Entries of a legacy table without a rule: one for each built-in chain, and one at the end."""
+TABLES = ("filter", "nat", "mangle")
 
 
 class Place(NamedTuple):
@@ -61,28 +57,13 @@ def find_signs(used: Mapping[Place, NetfilterSink]) -> dict[Place, frozenset[str
 
 def look(place: Place) -> frozenset[str]:
     """The modes that show in a place now. Raises KernelError."""
-    return frozenset(_asked_for(place.family) if place.is_nft else _searched_for(place.family))
+    return frozenset(mode for table in TABLES for mode in _modes_in(place, table))
 
 
-def _asked_for(family: Family) -> Iterator[str]:
-    try:
-        with Nftables(family.af) as nftables:
-            for mode, signs in SIGNS.items():
-                if any(nftables.has_chain(*sign) for sign in signs.items()):
-                    yield mode
-    except KernelError as error:
-        if error.errno not in UNUSABLE:
-            raise
-
-
-def _searched_for(family: Family) -> Iterator[str]:
-    with closing(XtablesInfo(family)) as info:
-        for table, empty in _EMPTY.items():
-            # The order matters: asking for the size of a table makes the kernel create it.
-            size = info.read(table) if has_legacy_tables(family, table) else None
-            if size is not None and size.entries > empty:
-                signs = {chains[table]: mode for mode, chains in SIGNS.items() if table in chains}
-                yield from map(signs.__getitem__, info.find_chains(table, signs))
+def _modes_in(place: Place, table: str) -> Iterator[str]:
+    signs = {chains[table]: mode for mode, chains in SIGNS.items() if table in chains}
+    found = find_chains(place.family, table, signs, is_nft=place.is_nft)
+    return map(signs.__getitem__, found)
 
 
 async def tools_at(place: Place) -> Xtables:

@@ -44,6 +44,11 @@ class Version(Struct, frozen=True, gc=False):
     def has_random_fully(self) -> bool:
         return self.number >= _RANDOM_FULLY
 
+    @property
+    def restore_waits(self) -> bool:
+        """Does the restore of this version wait for the lock as long as it is asked to?"""
+        return self.number >= _RESTORE_WAIT
+
 
 def parse_version(output: str) -> Version:
     """`iptables v1.8.9 (nf_tables)` → its number and kind."""
@@ -68,6 +73,6 @@ def restore_wait_flags(
     Distributions back-ported `-w` without a number to versions before 1.6.2, together with
     `--version`, so a restore that understands the one understands the other.
     """
-    if version.number >= _RESTORE_WAIT:
+    if version.restore_waits:
         return ("-w", f"{max(round(timeout_seconds), 1)}")
     return ("-w",) if understands_version else ()

@@ -1,12 +1,13 @@
 """Find the variant of iptables the node uses, once at start, and log the choice with its reason.
 
-Promise: looking changes nothing. The legacy tool creates the tables it lists, so it is only run
-where legacy tables exist. Leaves to others: the rules of the choice (`rules/variant`).
+Promise: looking changes nothing. The kubelet's hint is looked for without any tool, and the legacy
+tool, which creates the tables it lists, is only run where legacy tables exist. Leaves to others:
+the rules of the choice (`rules/variant`).
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable
 
 from kubeproxy.config.flags import Extensions
 from kubeproxy.errors import KernelError
@@ -16,19 +17,19 @@ from kubeproxy.logs import get_logger
 from kubeproxy.modes.netfilter.options import VARIANT_FLAG
 from kubeproxy.modes.netfilter.rules.variant import (
     AUTO,
+    HINTS,
     LEGACY,
     NFT,
     Choice,
     choose_by_hint,
     choose_by_rules,
     count_rules,
-    has_hint,
 )
+from kubeproxy.modes.netfilter.sinks.chains import find_chains, has_legacy_tables
 from kubeproxy.modes.netfilter.sinks.tools import programs
+from kubeproxy.modes.netfilter.sinks.versions import version_of
 
 logger = get_logger(__name__)
-
-_LEGACY_TABLES = {Family.IPV4: "ip_tables_names", Family.IPV6: "ip6_tables_names"}
 
 
 async def resolve_variant(extensions: Extensions) -> Extensions:
@@ -42,9 +43,7 @@ async def resolve_variant(extensions: Extensions) -> Extensions:
 
 async def find_variant() -> Choice:
     """Look for the kubelet's hint, then for rules, in both variants and both families."""
-    hinted = choose_by_hint(
-        nft=has_hint(await _save(NFT, "mangle")), legacy=has_hint(await _save_legacy("mangle"))
-    )
+    hinted = choose_by_hint(nft=_is_hinted(is_nft=True), legacy=_is_hinted(is_nft=False))
     if hinted is not None:
         return hinted
     legacy = count_rules(await _save_legacy())
@@ -53,19 +52,18 @@ async def find_variant() -> Choice:
     return choose_by_rules(nft=nft, legacy=legacy)
 
 
-def has_legacy_tables(family: Family, table: str = "") -> bool:
-    """Does this network namespace have legacy tables, or this one?"""
+def _is_hinted(*, is_nft: bool) -> bool:
+    """Did the kubelet leave its hint in the tables of a variant? One that fails shows nothing."""
     try:
-        names = Path("/proc/thread-self/net", _LEGACY_TABLES[family]).read_text().split()
-    except OSError:
-        return False  # not without the kernel module
-    return table in names if table else bool(names)
+        return any(find_chains(family, "mangle", HINTS, is_nft=is_nft) for family in Family)
+    except KernelError:
+        return False
 
 
 async def variants_in_use(family: Family) -> list[str]:
     """What the plain name means, and the other variant if that has tables too."""
     default = await _default_variant()
-    if default == NFT and has_legacy_tables(family):
+    if default == NFT and _may_have_legacy(family):
         return ["", LEGACY]
     if default == LEGACY and await _save(NFT, families=[family]):
         return ["", NFT]
@@ -83,18 +81,24 @@ async def saved_rules() -> dict[str, str]:
     return {NFT: await _save(NFT), LEGACY: await _save_legacy()}
 
 
-async def _save_legacy(table: str = "") -> str:
-    families = [family for family in Family if has_legacy_tables(family, table)]
-    return await _save(LEGACY, table, families=families)
+async def _save_legacy() -> str:
+    return await _save(LEGACY, families=filter(_may_have_legacy, Family))
 
 
-async def _save(variant: str, table: str = "", *, families: list[Family] | None = None) -> str:
-    """The tables of both families. A tool that is missing or fails has nothing to show."""
+def _may_have_legacy(family: Family) -> bool:
+    """Are there legacy tables? If that cannot be found out, the tools show it."""
+    try:
+        return has_legacy_tables(family)
+    except KernelError:
+        return True
+
+
+async def _save(variant: str, *, families: Iterable[Family] = Family) -> str:
+    """The tables of these families. A tool that is missing or fails has nothing to show."""
     saved = []
-    for family in Family if families is None else families:
-        argv = [programs(family, variant).save, *(["-t", table] if table else [])]
+    for family in families:
         try:
-            done = await run_tool(argv)
+            done = await run_tool([programs(family, variant).save])
         except KernelError:
             continue
         saved.append(done.stdout if done.is_success else "")
@@ -103,7 +107,7 @@ async def _save(variant: str, table: str = "", *, families: list[Family] | None 
 
 async def _default_variant() -> str:
     try:
-        done = await run_tool([programs(Family.IPV4).command, "--version"])
+        version = await version_of(programs(Family.IPV4).command)
     except KernelError:
         return ""
-    return NFT if "nf_tables" in done.output else LEGACY
+    return NFT if version.is_nft else LEGACY

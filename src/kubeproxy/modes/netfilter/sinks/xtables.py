@@ -22,14 +22,15 @@ from kubeproxy.logs import get_logger
 from kubeproxy.modes.netfilter.compile.refusals import RestoreRefused
 from kubeproxy.modes.netfilter.options import ToolOptions
 from kubeproxy.modes.netfilter.rules.text import error_summary, failed_line
+from kubeproxy.modes.netfilter.sinks.chains import find_chains, is_empty_legacy
 from kubeproxy.modes.netfilter.sinks.tools import (
     Programs,
     Version,
     command_wait_flags,
-    parse_version,
     programs,
     restore_wait_flags,
 )
+from kubeproxy.modes.netfilter.sinks.versions import version_of
 from kubeproxy.modes.netfilter.sinks.watchers import TableWatcher
 
 logger = get_logger(__name__)
@@ -45,6 +46,8 @@ class Tables(Protocol):
 
     @property
     def is_nft(self) -> bool: ...
+
+    async def is_empty(self, table: str) -> bool: ...
 
     async def save(self, table: str) -> str: ...
 
@@ -86,23 +89,23 @@ class Xtables:
 
     async def _probe(self) -> _Probed:
         if self._probed is None:
-            version = await self._version_of(self._programs.command)
-            restore_version = await self._version_of(self._programs.restore)
+            version = await version_of(self._programs.command)
+            understands_version = (
+                version.restore_waits or await version_of(self._programs.restore) != Version()
+            )
             # Everything at once: a concurrent first call must not run with half of the options.
             self._probed = _Probed(
                 version,
                 command_wait_flags(version, self._lock_timeout_seconds),
                 restore_wait_flags(
-                    version,
-                    self._lock_timeout_seconds,
-                    understands_version=restore_version != Version(),
+                    version, self._lock_timeout_seconds, understands_version=understands_version
                 ),
             )
         return self._probed
 
-    async def _version_of(self, program: str) -> Version:
-        done = await run_tool([program, "--version"])
-        return parse_version(done.output) if done.is_success else Version()
+    async def is_empty(self, table: str) -> bool:
+        """Is it known, without a tool, that a table has neither rules nor chains of anyone?"""
+        return not (await self.probe()).is_nft and is_empty_legacy(self.family, table)
 
     async def save(self, table: str, *, with_counters: bool = False) -> str:
         """The table as text; a table that does not exist yet is empty."""
@@ -142,16 +145,19 @@ class Xtables:
         return done.output
 
     async def _write(self, argv: Sequence[str], text: str = "") -> Completed:
-        """Run a tool that changes tables."""
-        watcher, succeeded = self.watcher, False
-        if watcher is not None:
-            watcher.begin()
+        """Run a tool that changes tables.
+
+        A watcher that comes meanwhile is given the end of the write, or else would report it.
+        """
+        succeeded = False
+        if self.watcher is not None:
+            self.watcher.begin()
         try:
             done = await _timed(argv, text)
             succeeded = done.is_success
         finally:
-            if watcher is not None:
-                watcher.end(succeeded=succeeded)
+            if self.watcher is not None:
+                self.watcher.end(succeeded=succeeded)
         return done
 
     async def command(self, *args: str) -> Completed:
@@ -164,18 +170,10 @@ class Xtables:
             done = await _timed([self._programs.command, *flags, *args])
         return self._unless_locked_out(done)
 
-    async def ensure_chain(self, table: str, chain: str) -> None:
-        """Create the chain unless it exists."""
-        flags = (await self._probe()).command_flags
-        async with self._turn:
-            argv = [self._programs.command, *flags, "-N", chain, "-t", table]
-            done = self._unless_locked_out(await self._write(argv))
-        if done.status > 1:  # 1 is what a chain that exists gives
-            raise self._failure(done)
-
     async def has_chain(self, table: str, chain: str) -> bool:
-        done = await self.command("-S", chain, "-t", table)
-        return done.is_success
+        """Is there such a chain, beside the built-in ones? No tool is run but to probe."""
+        is_nft = (await self.probe()).is_nft
+        return bool(find_chains(self.family, table, [chain], is_nft=is_nft))
 
     async def require_chain(self, table: str, chain: str) -> None:
         """Raise KernelError with the tool's own message if the chain cannot be listed."""
@@ -188,9 +186,10 @@ class Xtables:
     async def is_present(self) -> bool:
         """Can this family be programmed here at all?"""
         try:
-            return await self.has_chain("nat", "POSTROUTING")
+            await self.require_chain("nat", "POSTROUTING")
         except KernelError:
             return False
+        return True
 
     def _unless_locked_out(self, done: Completed) -> Completed:
         if _is_lock_timeout(done):
