@@ -35,7 +35,6 @@ class Streams:
 def streams() -> Iterator[Streams]:
     yield Streams()
     stop_logging()
-    set_verbosity(0)
     logging.getLogger().setLevel(logging.WARNING)
 
 

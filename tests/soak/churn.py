@@ -58,6 +58,13 @@ class Churn:
         weights, kinds = zip(*self._kinds, strict=True)
         await self._dice.choices(kinds, weights)[0]()
 
+    async def change_these(self, services: range) -> None:
+        """Change these Services and their endpoints once."""
+        for index in services:
+            self._touched.add(index)
+            await self._recreate(index)
+            await self._move(index)
+
     def end_watches(self, *, forget: bool) -> None:
         """End all watches; with `forget` none can go on where it was, and lists follow."""
         if forget:
@@ -90,7 +97,9 @@ class Churn:
         await self._api.patch("endpointslices", NAMESPACE, slice_name(index), patch)
 
     async def _move_endpoints(self) -> None:
-        index = self._pick()
+        await self._move(self._pick())
+
+    async def _move(self, index: int) -> None:
         endpoints = endpoints_json(index, self._slots(self._size.endpoints))
         for each in endpoints:
             state = self._dice.choice(({"ready": True}, {"serving": True, "terminating": True}))
@@ -117,7 +126,9 @@ class Churn:
         await self._api.patch("services", NAMESPACE, service_name(index), {"spec": spec})
 
     async def _recreate_service(self) -> None:
-        index = self._pick()
+        await self._recreate(self._pick())
+
+    async def _recreate(self, index: int) -> None:
         await self._api.delete("services", NAMESPACE, service_name(index))
         await asyncio.sleep(0)
         await self._api.create("services", NAMESPACE, service_json(index))

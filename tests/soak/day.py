@@ -28,6 +28,8 @@ MOST_LATENCY = 1.5
 """The last hours' latency by the first hours': what leaks gets slower, and machines vary."""
 _HOURS_BETWEEN_LISTS = 6
 """After a watch that failed the proxy waits, and longer each time if the hours are short."""
+_AT_ONCE = 100
+"""A change of all at once would need memory that stays and could hide growth."""
 _PAUSE_SECONDS = 1.2
 """Longer than minSyncPeriod: the next change does not wait for a pause between rounds."""
 
@@ -71,11 +73,25 @@ async def live_through(plan: Plan, folder: Path, show: Callable[[Hour], object])
         await node.answers()
         for number in range(plan.hours + 1):
             if number:
-                churn.end_watches(forget=number % _HOURS_BETWEEN_LISTS == 0)
+                is_warming = number < WARM_HOURS
+                churn.end_watches(forget=is_warming or number % _HOURS_BETWEEN_LISTS == 0)
+                if is_warming:
+                    await _change_everything(node, churn, plan.services)
                 await _churn(node, churn, dice, plan.changes_per_hour)
             hours.append(await _look(node, number, plan, hours))
             show(hours[-1])
     return hours
+
+
+async def _change_everything(node: Node, churn: Churn, services: int) -> None:
+    """Change each Service once, a few at a time.
+
+    What is as it was at the start shares memory with much else. Services that change for the first
+    time would look like growth for as long as there are any.
+    """
+    for first in range(0, services, _AT_ONCE):
+        await churn.change_these(range(first, min(first + _AT_ONCE, services)))
+        await node.probe()
 
 
 async def _churn(node: Node, churn: Churn, dice: Random, changes: int) -> None:
@@ -100,7 +116,7 @@ async def _look(node: Node, number: int, plan: Plan, before: Sequence[Hour]) -> 
     for _ in range(plan.probes_per_hour):
         await asyncio.sleep(_PAUSE_SECONDS)
         latencies.append(1000 * await node.probe())
-    usage = await _settled(node, before[-1].usage if before else None)
+    usage = await _settled(node, _warm(before))
     return Hour(number, usage, statistics.median(latencies), drift)
 
 
@@ -114,7 +130,7 @@ async def _drift(node: Node) -> str:
     return await node.drift()
 
 
-async def _settled(node: Node, before: Usage | None) -> Usage:
+async def _settled(node: Node, before: Sequence[Usage]) -> Usage:
     """Connections close a little later than their client has left."""
     with contextlib.suppress(AssertionError):
         pauses = Pauses()
@@ -123,8 +139,15 @@ async def _settled(node: Node, before: Usage | None) -> Usage:
     return node.usage()
 
 
-def _is_more(now: Usage, before: Usage) -> bool:
-    return now.descriptors > before.descriptors or now.threads > before.threads
+def _is_more(now: Usage, before: Sequence[Usage]) -> bool:
+    """Compare with the most of any hour: threads and connections begin when they are first used."""
+    return now.descriptors > max(usage.descriptors for usage in before) or now.threads > max(
+        usage.threads for usage in before
+    )
+
+
+def _warm(hours: Sequence[Hour]) -> list[Usage]:
+    return [hour.usage for hour in hours if hour.number >= WARM_HOURS]
 
 
 def growth(hours: Sequence[Hour]) -> float:
@@ -142,7 +165,7 @@ def slowdown(hours: Sequence[Hour]) -> float:
 def findings(hours: Sequence[Hour]) -> list[str]:
     """What is not as it should be after a day."""
     found = [f"hour {hour.number}: drift: {hour.drift}" for hour in hours if hour.drift]
-    warm = [hour.usage for hour in hours if hour.number >= WARM_HOURS]
+    warm = _warm(hours)
     for name in ("descriptors", "threads"):
         numbers = [getattr(usage, name) for usage in warm]
         if max(numbers[-_TOGETHER:]) > max(numbers[:_TOGETHER]):

@@ -22,9 +22,10 @@ def require_clean(hours: list[Hour]) -> None:
     """Memory and latency say nothing yet: some hours of a small cluster are still its start."""
     assert len(hours) == SHORT.hours + 1
     assert not [str(hour) for hour in hours if hour.drift]
-    first, last = hours[1].usage, hours[-1].usage
-    assert last.descriptors <= first.descriptors
-    assert last.threads <= first.threads
+    # The most of the hours before: how many connections to the API server are kept varies.
+    *before, last = (hour.usage for hour in hours)
+    assert last.descriptors <= max(usage.descriptors for usage in before)
+    assert last.threads <= max(usage.threads for usage in before)
 
 
 @pytest.mark.kernel

@@ -109,6 +109,7 @@ class ServicePortId(NamedTuple):
         return f"{self.label}/{self.protocol.value}"
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16)
 def _label(namespace: str, name: str, port: str) -> str:
+    """The frontends of a service port are rendered one after the other: they share one copy."""
     return f"{namespace}/{name}:{port}" if port else f"{namespace}/{name}"

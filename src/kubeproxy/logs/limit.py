@@ -34,13 +34,15 @@ class LogLimit:
         self._monotonic = monotonic
         self._logged: dict[str, tuple[float, int]] = {}
         """When the interval of a key began, and how many messages it has had."""
+        self._tidied_at = monotonic()
 
     def is_due(self, key: str = "") -> bool:
         """May a message of this key be logged? If so, it counts as logged now."""
         now = self._monotonic()
-        if key not in self._logged and len(self._logged) >= self._most_keys:
+        if now - self._tidied_at >= self._interval_seconds:
             self._forget_old(now)
-            key = key if len(self._logged) < self._most_keys else ""
+        if key not in self._logged and len(self._logged) >= self._most_keys:
+            key = ""
         began, count = self._logged.get(key, (now, 0))
         if now - began >= self._interval_seconds:
             began, count = now, 0
@@ -50,6 +52,8 @@ class LogLimit:
         return True
 
     def _forget_old(self, now: float) -> None:
+        """Once per interval: not at every message of a flood, and not only when there is one."""
+        self._tidied_at = now
         self._logged = {
             key: found
             for key, found in self._logged.items()

@@ -167,7 +167,8 @@ def setup_logging(
 
 
 def stop_logging() -> None:
-    """Flush and remove our handlers."""
+    """Flush and remove our handlers, and forget the verbosity that was set up with them."""
+    _levels.set(0, ())
     root = logging.getLogger()
     while _handlers:
         handler = _handlers.pop()

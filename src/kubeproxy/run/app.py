@@ -21,6 +21,7 @@ from kubeproxy.config.command import Settings
 from kubeproxy.config.write import write_config
 from kubeproxy.errors import ConfigError, KernelError
 from kubeproxy.go.text import format_os_error
+from kubeproxy.kernel.allocator import return_freed_memory
 from kubeproxy.kernel.capabilities import read_capabilities
 from kubeproxy.logs import get_logger, stop_logging
 from kubeproxy.logs.limit import LogLimit
@@ -80,6 +81,7 @@ def report_exception(_: asyncio.AbstractEventLoop, context: Mapping[str, object]
 
 async def run(settings: Settings, signals: Signals) -> None:
     """Run one invocation. Return for exit code 0, raise ProxyError for 1."""
+    return_freed_memory()
     workers = Workers()
     asyncio.get_running_loop().set_default_executor(workers)
     if settings.write_config_to:

@@ -163,6 +163,7 @@ class Ledger(Generic[O, I, V]):
         if not self._pending:
             # At a start everything was pending, and an emptied dictionary keeps its size.
             self._pending = {}
+            self._blame = {}
 
     def resync(self, applied: Mapping[I, V], accept: Callable[[I], bool] | None = None) -> int:
         """Set what is believed to exactly `applied`, for the items `accept` lets through.

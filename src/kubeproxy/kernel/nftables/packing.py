@@ -178,7 +178,7 @@ def _key_head(length: int) -> bytes:
     return pack_value(NFTA_SET_ELEM_KEY, b"\0" * length)[:-length]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def _packed_verdict(verdict: Verdict) -> bytes:
     return pack_verdict(NFTA_SET_ELEM_DATA, verdict)
 

@@ -145,7 +145,8 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9/._-]")
 
 def base_name(name: str) -> str:
     """A name made unique by a hash and cut to what fits: upstream's spelling."""
-    digest = base64.b32encode(hashlib.sha256(name.encode()).digest())[:8].decode()
+    # Five bytes are eight characters. To encode all of them takes seven times as long.
+    digest = base64.b32encode(hashlib.sha256(name.encode()).digest()[:5]).decode()
     base = f"{digest}-{_NOT_IN_NAMES.sub('_', name)}"
     return base if len(base) <= _LONGEST_BASE else base[: _LONGEST_BASE - 3] + "..."
 
@@ -188,7 +189,7 @@ def chain_kind(name: str) -> ChainKind:
     return ChainKind.SERVICE_POOL if is_pool else ChainKind.SERVICE_ENTRY
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def is_chain_of_service(name: str) -> bool:
     """Does a chain of this name belong to one service? Every dispatch element is tested."""
     return chain_kind(name).is_of_service
@@ -256,7 +257,7 @@ def layout_of(family: Family) -> FamilyLayout:
     return _LAYOUTS[family]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def pack_port(port: int) -> bytes:
     """A port as a field of a concatenation: padded to four bytes."""
     return port.to_bytes(2, "big") + b"\0\0"

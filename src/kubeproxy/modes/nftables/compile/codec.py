@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from operator import attrgetter
 
 from msgspec import Struct
@@ -288,15 +287,12 @@ def _parse_as(form: Format, attributes: Mapping[int, bytes]) -> Expr | None:
     return built if all(row.agrees(built, value) for row, value in pairs) else None
 
 
-@lru_cache(maxsize=8192)
-def _packed_expressions(rule: Rule) -> tuple[bytes, ...]:
-    """A rule's expressions, packed once: class chains repeat the same ones."""
-    return tuple(pack_expression(expression) for expression in rule.expressions)
-
-
 def rule_body(chain: str, rule: Rule) -> bytes:
     """A rule message's body."""
-    return nft.rule_body(names.TABLE_NAME, chain, _packed_expressions(rule), rule.comment)
+    # Nothing is remembered: class chains are written once, and rules of one Service are like no
+    # others.
+    packed = map(pack_expression, rule.expressions)
+    return nft.rule_body(names.TABLE_NAME, chain, packed, rule.comment)
 
 
 def parse_rule(found: nft.RuleInfo) -> Rule:
