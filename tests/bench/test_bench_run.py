@@ -6,28 +6,16 @@ from collections.abc import Sequence
 import pytest
 from tests.support.waiting import LIMIT_SECONDS
 
-from kpctl.apiserver.build import NoGo, built
 from kpctl.bench.control import Limits
 from kpctl.bench.modes import measure_mode, modes_with_figures
 from kpctl.bench.records import OURS, UPSTREAM, Measurement, Record, Size
-from kpctl.bench.run import Options, Progress, run_benchmark
+from kpctl.bench.run import PARTS, Options, Progress, run_benchmark
 from kpctl.bench.traffic import Effort
 from kubeproxy.errors import Unsupported
 
 
 def _nothing(text: str) -> None:
     """Ignore progress."""
-
-
-@pytest.fixture
-def programs() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces need root")
-    try:
-        for name in ("etcd", "kube-apiserver", "kube-proxy"):
-            built(name)
-    except NoGo as error:
-        pytest.skip(f"nothing to compare with: {error}")
 
 
 @pytest.mark.kernel
@@ -48,11 +36,8 @@ def test_both_programs_are_measured(programs: None, mode: str, with_data: bool) 
         idle_seconds=0.5,
         limits=Limits(samples=1, cutoff_seconds=LIMIT_SECONDS),
         effort=Effort(connects=20, seconds=0.1),
-        with_data=with_data,
+        parts=frozenset({"control", "data"} if with_data else {"control"}),
         with_many=False,
-        with_conntrack=False,
-        with_modes=False,
-        with_balance=False,
     )
     results = run_benchmark(options, Progress(_nothing, found))
     records = {(record.mode, record.name): record for record in results.records}
@@ -77,10 +62,7 @@ def test_many_changes_are_measured_at_the_full_rate(programs: None) -> None:
         churn_size=Size(20, 2),
         idle_seconds=0.5,
         limits=Limits(samples=1, cutoff_seconds=LIMIT_SECONDS, churn_seconds=1.0),
-        with_data=False,
-        with_conntrack=False,
-        with_modes=False,
-        with_balance=False,
+        parts=frozenset({"control"}),
     )
     results = run_benchmark(options, Progress(_nothing, lambda _: None))
     found = {record.name: record.ours for record in results.records}
@@ -108,7 +90,7 @@ def test_a_budget_of_nothing_measures_nothing_and_says_so() -> None:
     """What was not measured is named."""
     if os.geteuid() != 0:
         pytest.skip("the benchmark needs root")
-    options = Options(budget_seconds=0, with_control=False, with_data=False)
+    options = Options(budget_seconds=0, parts=frozenset(PARTS) - {"control", "data"})
     results = run_benchmark(options, Progress(_nothing, lambda _: None))
     assert results.records == ()
     assert any("spine" in note for note in results.notes)

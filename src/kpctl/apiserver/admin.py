@@ -31,6 +31,10 @@ class ApiAdmin:
     async def get(self, path: str) -> Json:
         return await self._send(Request("GET", path))
 
+    async def read(self, path: str) -> bytes:
+        """What a path shows, which need not be an object."""
+        return await self.client.read(Request("GET", path))
+
     async def create(self, path: str, item: Json) -> Json:
         return await self._send(Request("POST", path, body=json.dumps(item).encode()))
 

@@ -8,6 +8,8 @@ It can be killed, restarted and compacted. It starts in the network namespace th
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import time
@@ -136,12 +138,20 @@ class RealApiServer:
 
     def kill_server(self, port: int = 6443) -> None:
         """Kill an API server, as a crash would end it."""
-        process = self._running.pop(f"kube-apiserver-{port}")
+        name = f"kube-apiserver-{port}"
+        os.kill(self.pid(name), signal.SIGKILL)
+        process = self._running.pop(name)
         process.kill()
         process.wait()
         # With nsenter in the prefix the program itself is a grandchild, which `wait` does not
         # cover: wait until its port is free.
-        _wait_for(lambda: not self._is_listening(port), f"port {port} is still in use")
+        _wait_for(lambda: _is_free(port), f"port {port} is still in use")
+
+    def pid(self, name: str = "kube-apiserver-6443") -> int:
+        """The process of a program that runs; with nsenter in the prefix it is its child."""
+        pid = self._running[name].pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return int(children[0]) if children else pid
 
     def compact(self) -> None:
         """Make etcd drop every version but the current one."""
@@ -169,11 +179,6 @@ class RealApiServer:
     def _is_ready(self, port: int) -> bool:
         return _is_ok(f"{self.url_of(port)}/readyz", self.pki)
 
-    def _is_listening(self, port: int) -> bool:
-        listing = Path("/proc/thread-self/net/tcp").read_text().splitlines()[1:]
-        wanted = f"{socket.inet_aton(self._address)[::-1].hex().upper()}:{port:04X}"
-        return any(line.split()[1] == wanted and line.split()[3] == "0A" for line in listing)
-
 
 def make_credentials(folder: Path, address: str) -> Pki:
     """Make certificates, the key of service account tokens, and the token file."""
@@ -184,6 +189,18 @@ def make_credentials(folder: Path, address: str) -> Pki:
     openssl("genrsa", "-out", str(folder / "sa.key"), "2048")
     (folder / "tokens.csv").write_text(_TOKENS)
     return pki
+
+
+def _is_free(port: int) -> bool:
+    """Can a program listen at all addresses? A listing may lack a socket that is being closed."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("", port))
+            tried.listen()
+        except OSError:
+            return False
+        return True
 
 
 def _is_ok(url: str, pki: Pki | None = None) -> bool:

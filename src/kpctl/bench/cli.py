@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kpctl.bench.records import Size
 
 _DEFAULT_OUTPUT = "bench-results.json"
-_PARTS = ("control", "data", "conntrack", "modes", "balance", "health")
+_PARTS = ("control", "data", "conntrack", "fleet", "promise", "modes", "balance", "health")
 
 
 def _sizes(
@@ -38,6 +38,7 @@ def _sizes(
 @click.option("--cutoff", type=float, default=60.0, show_default=True, help="seconds per point")
 @click.option("--churn", type=float, default=10.0, show_default=True, help="seconds of churn")
 @click.option("--flows", type=int, default=500_000, show_default=True, help="in the table")
+@click.option("--proxies", type=click.IntRange(1, 100), default=50, show_default=True, help="fleet")
 @click.option("--upstream-up-to", type=int, default=1_000_000, help="services")
 @click.option("--real-up-to", type=int, default=20_000, help="services from a real API server")
 @click.option("--output", type=click.Path(path_type=Path), default=_DEFAULT_OUTPUT)
@@ -56,6 +57,7 @@ def bench(
     cutoff: float,
     churn: float,
     flows: int,
+    proxies: int,
     upstream_up_to: int,
     real_up_to: int,
     output: Path,
@@ -98,11 +100,8 @@ def bench(
             real_services=real_up_to,
             limits=Limits(cutoff_seconds=cutoff, samples=samples, churn_seconds=churn),
             ipvs_sizes=sizes or standard.ipvs_sizes,
-            with_control=not parts or "control" in parts,
-            with_data=not parts or "data" in parts,
-            with_conntrack=not parts or "conntrack" in parts,
-            with_modes=not parts or "modes" in parts,
-            with_balance=not parts or "balance" in parts,
+            parts=frozenset(parts) or standard.parts,
+            proxies=proxies,
             flows=flows,
             command=shlex.join(["kpctl", *sys.argv[1:]]),
         )

@@ -46,6 +46,8 @@ make bench                                # everything, within two hours
 kpctl bench --budget 30                   # smallest sizes first; says what it had no time for
 kpctl bench --size 1k --size 5k --mode nftables --rounds 3
 kpctl bench --part conntrack              # half a million flows; says which sysctl it needs
+kpctl bench --part fleet                  # 50 proxies of each program at one API server
+kpctl bench --part promise                # latency under 1,000 changes a second
 kpctl bench --quick                       # only counts; fails if work grows with the cluster
 kpctl bench --from bench-results.json --docs docs   # write this document again
 ```
@@ -82,6 +84,14 @@ How each figure comes about:
   and “empty table” is the same without flows. **Memory added** is the peak over what was resident
   before. A small API server serves both. The host must allow so many flows
   (`net.netfilter.nf_conntrack_max`).
+- **fleet** (`kpctl bench --part fleet`): that many proxies start at once, each in a network
+  namespace of its own, against one real API server, which is started again for each program. Its
+  CPU of a change is what churn costs it with the proxies beyond what it costs without them. **Watch
+  lag** is from the request of a single change to the arrival of its packet at each node,
+  **programmed** to the last commit of each node.
+- **network programming** (`kpctl bench --part promise`): each change has an address of its own, and
+  its latency is from the moment at which the small API server has it to the moment at which the
+  kernel was given that address, by nf_tables notifications or the input of `iptables-restore`.
 - **data plane**: a client in a namespace of its own, through the node; “direct” is a connection
   straight to the pod in the same run.
 """
@@ -259,7 +269,7 @@ def _figures(figures: Sequence[ModeFigures]) -> str:
     """What each mode measures of its own, in the words of its program."""
     if not figures:
         return ""
-    parts = ["## Single modes", "", "Each of these is a benchmark of its own; no API server.", ""]
+    parts = ["## Single modes", "", "Each of these is a benchmark of its own.", ""]
     for found in figures:
         lines = [*found.lines, *([f"({found.problem})"] if found.problem else [])]
         parts += [f"`{found.command}`", "", *(f"- {line}" for line in lines), ""]

@@ -188,7 +188,7 @@ class CountedMode:
         """Send these events, run the round they cause, and count its cost."""
         pipeline = self.engine.pipeline
         planned, rendered = pipeline.planned, pipeline.rendered
-        with _counting_steps() as steps:
+        with counting_steps() as steps:
             for event in events:
                 self._intake.send(event)
             report = await self.engine.round()
@@ -215,7 +215,7 @@ def slice_event(index: int, slots: Sequence[int]) -> Upsert:
 
 
 @contextmanager
-def _counting_steps() -> Iterator[Callable[[], int]]:
+def counting_steps() -> Iterator[Callable[[], int]]:
     """Count bytecode executed in this thread. A loop then counts even if it calls nothing."""
     count = 0
 

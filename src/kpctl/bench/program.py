@@ -101,12 +101,7 @@ class RunningProxy:
 
     def usage(self) -> Usage:
         self.require_alive()
-        folder = Path(f"/proc/{self._process.pid}")
-        # The command name may hold spaces; the fields after its closing bracket do not.
-        fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        ticks = sum(int(field) for field in fields[11:15])
-        status = (folder / "status").read_text()
-        return Usage(ticks / _TICKS, _megabytes(status, "VmRSS"), _megabytes(status, "VmHWM"))
+        return usage_of(self._process.pid)
 
     def is_at_work(self, cpu_seconds_before: float) -> bool:
         """Has it used the processor since, or does a tool it started still run?
@@ -158,6 +153,16 @@ class RunningProxy:
             except OSError:
                 return b""
             return b"".join(parts)
+
+
+def usage_of(pid: int) -> Usage:
+    """What a process has used so far."""
+    folder = Path(f"/proc/{pid}")
+    # The command name may hold spaces; the fields after its closing bracket do not.
+    fields = (folder / "stat").read_text().rpartition(")")[2].split()
+    ticks = sum(int(field) for field in fields[11:15])
+    status = (folder / "status").read_text()
+    return Usage(ticks / _TICKS, _megabytes(status, "VmRSS"), _megabytes(status, "VmHWM"))
 
 
 def has_children(pid: int) -> bool:

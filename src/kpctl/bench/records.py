@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 import msgspec
 
@@ -164,6 +164,13 @@ def _median(found: Sequence[Measurement]) -> float | None:
 def _spread(found: Sequence[Measurement]) -> tuple[float, float] | None:
     values = [m.value for m in found]
     return (min(values), max(values)) if values else None
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The value that so many percent do not exceed."""
+    if len(values) < 2:
+        return values[0]
+    return quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def ratio(ours: float | None, upstream: float | None, unit: str) -> float | None:

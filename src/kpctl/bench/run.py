@@ -26,10 +26,12 @@ from kpctl.bench.commits import CommitClock, RestoreTools, nft_clock, nft_ipv4_c
 from kpctl.bench.conntrack import FlowEffort, measure_flows
 from kpctl.bench.control import Limits, Session
 from kpctl.bench.feed import Feed
+from kpctl.bench.fleet import FleetEffort, extrapolate, measure_fleet
 from kpctl.bench.ipvs_guest import MODE as IPVS
 from kpctl.bench.machine import describe_machine, revision, wait_until_idle
 from kpctl.bench.modes import BALANCE, measure_mode, modes_with_figures
 from kpctl.bench.program import RunningProxy, command_of, programs_of_round, proxy_flags
+from kpctl.bench.promise import PromiseEffort, check_promises, measure_promise
 from kpctl.bench.records import (
     UPSTREAM,
     Measurement,
@@ -51,6 +53,11 @@ SIDE_BY_SIDE = ("nftables", "iptables")
 
 MODES = (*SIDE_BY_SIDE, IPVS)
 
+PARTS = ("control", "data", "conntrack", "fleet", "promise", "modes", "balance")
+"""Everything that can be measured side by side, or of a mode by itself."""
+
+_INTERRUPTED = "interrupted: what follows was not measured"
+
 
 class Options(msgspec.Struct, frozen=True):
     """What to measure, and for how long."""
@@ -69,16 +76,14 @@ class Options(msgspec.Struct, frozen=True):
     """How long each run waits at most for the machine to have nothing else to do."""
     limits: Limits = Limits()
     effort: Effort = Effort()
-    with_control: bool = True
+    parts: frozenset[str] = frozenset(PARTS)
+    """What is measured."""
     with_many: bool = True
     """Rolling update and churn, as part of the control plane?"""
-    with_data: bool = True
-    with_conntrack: bool = True
-    with_modes: bool = True
-    with_balance: bool = True
-    """Algorithms beside the default and beside other programs?"""
     flows: int = 500_000
     """In the connection tracking table."""
+    proxies: int = 50
+    """In the fleet."""
     ipvs_sizes: tuple[Size, ...] = (Size(100), Size(1000), Size(2000, 5))
     """For the user-mode kernel, where upstream's time grows quickly."""
     figures_of: tuple[str, ...] = ()
@@ -97,7 +102,7 @@ class Options(msgspec.Struct, frozen=True):
             limits=self.limits,
             traffic=self.effort,
             with_many=self.with_many,
-            with_data=self.with_data,
+            with_data="data" in self.parts,
         )
 
 
@@ -175,7 +180,7 @@ class Benchmark:
 
     def _has_churn(self, size: Size) -> bool:
         options = self.options
-        return options.with_control and options.with_many and size == options.churn_size
+        return "control" in options.parts and options.with_many and size == options.churn_size
 
     async def _round(self, world: World, source: Source, number: int, measure: Measure) -> None:
         size = source.cluster.size
@@ -230,11 +235,11 @@ class Benchmark:
         if not await session.cold_start():
             self._given_up.add(who)
             return
-        if options.with_control:
+        if "control" in options.parts:
             await session.single_changes()
             if options.with_many:
                 await session.rolling_update()
-        if options.with_data:
+        if "data" in options.parts:
             session.found += measure_traffic(
                 site, mode=who.mode, program=who.program, size=who.size, effort=options.effort
             )
@@ -275,14 +280,24 @@ def run_benchmark(options: Options, progress: Progress) -> Results:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = datetime.now(UTC)
     benchmark = Benchmark(options, progress)
-    if options.with_control or options.with_data:
+    if options.parts & {"control", "data"}:
         _side_by_side(benchmark)
-    if options.with_control and IPVS in options.modes:
+    if "control" in options.parts and IPVS in options.modes:
         _measure_ipvs(benchmark, progress)
-    if options.with_conntrack and "nftables" in options.modes:
+    if "conntrack" in options.parts and "nftables" in options.modes:
         _measure_flows(benchmark, progress)
+    if "fleet" in options.parts and "nftables" in options.modes and not benchmark.is_over("fleet"):
+        _measure_fleet(benchmark, progress)
+    if "promise" in options.parts and not benchmark.is_over("network programming"):
+        _measure_promise(benchmark, progress)
     records = summarise(benchmark.found)
     figures = tuple(_figures(benchmark, progress))
+    for part, lines in (
+        ("fleet", extrapolate(records)),
+        ("promise", check_promises(records, options.limits.churn_rate)),
+    ):
+        if lines:
+            figures += (ModeFigures(part, f"kpctl bench --part {part}", tuple(lines)),)
     run = Run(
         started_at=started.strftime("%Y-%m-%d %H:%M UTC"),
         minutes=(datetime.now(UTC) - started).total_seconds() / 60,
@@ -312,7 +327,7 @@ def _side_by_side(benchmark: Benchmark) -> None:
             try:
                 asyncio.run(benchmark.run(world))
             except KeyboardInterrupt:
-                benchmark.end("interrupted: what follows was not measured")
+                benchmark.end(_INTERRUPTED)
 
 
 def _measure_ipvs(benchmark: Benchmark, progress: Progress) -> None:
@@ -320,15 +335,11 @@ def _measure_ipvs(benchmark: Benchmark, progress: Progress) -> None:
         benchmark.notes.append(f"ipvs was not measured: {reason}")
         return
 
-    def found(measured: Sequence[Measurement]) -> None:
-        benchmark.found += measured
-        progress.found(measured)
-
     try:
         user_mode.measure_ipvs(
             benchmark.options.ipvs(),
             started=progress.now,
-            found=found,
+            found=_taken_by(benchmark, progress),
             is_over=benchmark.is_over,
         )
     except ProxyError as error:
@@ -336,25 +347,74 @@ def _measure_ipvs(benchmark: Benchmark, progress: Progress) -> None:
 
 
 def _measure_flows(benchmark: Benchmark, progress: Progress) -> None:
+    options = benchmark.options
+    effort = FlowEffort(options.flows, options.rounds, options.limits.cutoff_seconds)
+    try:
+        measure_flows(
+            effort,
+            started=progress.now,
+            found=_taken_by(benchmark, progress),
+            is_over=benchmark.is_over,
+        )
+    except ProxyError as error:
+        benchmark.notes.append(f"a large connection tracking table was not measured: {error}")
+
+
+def _measure_fleet(benchmark: Benchmark, progress: Progress) -> None:
+    effort = FleetEffort(proxies=benchmark.options.proxies, rounds=benchmark.options.rounds)
+    try:
+        measure_fleet(
+            effort,
+            started=progress.now,
+            found=_taken_by(benchmark, progress),
+            is_over=benchmark.is_over,
+        )
+    except ProxyError as error:
+        benchmark.notes.append(f"a fleet was not measured: {error}")
+    except KeyboardInterrupt:
+        benchmark.end(_INTERRUPTED)
+
+
+def _measure_promise(benchmark: Benchmark, progress: Progress) -> None:
+    options = benchmark.options
+    effort = PromiseEffort(
+        modes=options.modes,
+        rounds=options.rounds,
+        rate=options.limits.churn_rate,
+        seconds=options.limits.churn_seconds,
+        cutoff_seconds=options.limits.cutoff_seconds,
+    )
+    try:
+        measure_promise(
+            effort,
+            started=progress.now,
+            found=_taken_by(benchmark, progress),
+            is_over=benchmark.is_over,
+            failed=benchmark.notes.append,
+        )
+    except ProxyError as error:
+        benchmark.notes.append(f"network programming was not measured: {error}")
+    except KeyboardInterrupt:
+        benchmark.end(_INTERRUPTED)
+
+
+def _taken_by(benchmark: Benchmark, progress: Progress) -> Callable[[Sequence[Measurement]], None]:
+    """Take what a part has measured."""
+
     def found(measured: Sequence[Measurement]) -> None:
         benchmark.found += measured
         progress.found(measured)
 
-    options = benchmark.options
-    effort = FlowEffort(options.flows, options.rounds, options.limits.cutoff_seconds)
-    try:
-        measure_flows(effort, started=progress.now, found=found, is_over=benchmark.is_over)
-    except ProxyError as error:
-        benchmark.notes.append(f"a large connection tracking table was not measured: {error}")
+    return found
 
 
 def _figures(benchmark: Benchmark, progress: Progress) -> Iterator[ModeFigures]:
     """Run the benchmarks that are programs of their own in the time that is left."""
     options = benchmark.options
-    modes = modes_with_figures() if options.with_modes else ()
+    modes = modes_with_figures() if "modes" in options.parts else ()
     wanted = [mode for mode in modes if mode in options.figures_of or not options.figures_of]
     limits = dict.fromkeys(wanted, options.mode_seconds)
-    if options.with_balance:
+    if "balance" in options.parts:
         limits[BALANCE] = options.balance_seconds
     for name, limit in limits.items():
         left = benchmark.seconds_left

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from kpctl.bench.cluster import PARALLEL, SPARE, Cluster, Job
@@ -39,9 +39,19 @@ def _rolled(endpoints: int, wave: int) -> tuple[int, ...]:
     return (*range(wave, endpoints), *range(SPARE, SPARE + wave))
 
 
-async def churn(cluster: Cluster, *, rate: int, seconds: float) -> list[int]:
+def _ignore_change(index: int, slot: int) -> None: ...
+
+
+async def churn(
+    cluster: Cluster,
+    *,
+    rate: int,
+    seconds: float,
+    changing: Callable[[int, int], None] = _ignore_change,
+) -> list[int]:
     """Change endpoints all over the cluster, at this rate if the API server is fast enough.
 
+    `changing` is called before each change, with the service and the slot that is new to it.
     Returns the services that were changed, once for each change.
     """
     touched: list[int] = []
@@ -56,6 +66,7 @@ async def churn(cluster: Cluster, *, rate: int, seconds: float) -> list[int]:
             index = number * _PRIME % cluster.size.services
             touched.append(index)
             first = SPARE + number % _CHURN_SLOTS
+            changing(index, first)
             await cluster.set_slots(index, (first, *range(1, cluster.size.endpoints)))
 
     async with asyncio.TaskGroup() as group:

@@ -18,11 +18,12 @@ from pathlib import Path
 
 import msgspec
 
-from kpctl.apiserver.admin import admin_of
+from kpctl.apiserver.admin import ApiAdmin, admin_of
 from kpctl.apiserver.build import NoGo, built
 from kpctl.apiserver.real import RealApiServer
 from kpctl.bench.cluster import ENDPOINT_CIDR, SERVICE_CIDR, Cluster
 from kpctl.bench.events import Uplink
+from kpctl.bench.program import Usage, usage_of
 from kpctl.places.network import PrivateNetwork
 from kubeproxy.errors import Unsupported
 
@@ -52,13 +53,6 @@ class Site:
         self.client = PrivateNetwork()
         self.pods = PrivateNetwork()
 
-    def connect(self, uplink: str, address: str) -> None:
-        """Lay a cable to the API server. Called from inside its namespace."""
-        ip(f"link add {uplink} type veth peer name eth0 netns {self.node.namespace}")
-        ip(f"link set {uplink} master nodes up")
-        with self.node.inside():
-            ip(f"address add {address}/24 dev eth0", "link set eth0 up")
-
     def wire(self) -> None:
         """Lay the cables between node, client and pods."""
         with self.node.inside():
@@ -81,6 +75,22 @@ class Site:
             network.close()
 
 
+class Node(msgspec.Struct, frozen=True):
+    """A node with a cable to the API server, and nothing else."""
+
+    network: PrivateNetwork
+    uplink: str
+    """The API server's end of the cable."""
+
+
+def connect(node: PrivateNetwork, uplink: str, address: str) -> None:
+    """Lay a cable to the API server. Called from inside its namespace."""
+    ip(f"link add {uplink} type veth peer name eth0 netns {node.namespace}")
+    ip(f"link set {uplink} master nodes up")
+    with node.inside():
+        ip(f"address add {address}/24 dev eth0", "link set eth0 up")
+
+
 class Access(msgspec.Struct, frozen=True):
     """How a proxy on a node reaches an API server: its flags, and where events arrive."""
 
@@ -91,14 +101,17 @@ class Access(msgspec.Struct, frozen=True):
 class Served:
     """The objects in the real API server."""
 
-    def __init__(self, cluster: Cluster, kubeconfig: Path) -> None:
-        self.cluster = cluster
-        self._kubeconfig = kubeconfig
+    uplink = Uplink("eth0", API_PORT)
+
+    def __init__(self, admin: ApiAdmin, kubeconfig: Path) -> None:
+        self.admin = admin
+        self.cluster = Cluster(admin)
+        self.flags = (f"--kubeconfig={kubeconfig}",)
 
     @contextlib.asynccontextmanager
     async def reached_from(self, site: Site) -> AsyncIterator[Access]:
         """The kubeconfig for a node; every site has a cable to the API server."""
-        yield Access((f"--kubeconfig={self._kubeconfig}",), Uplink("eth0", API_PORT))
+        yield Access(self.flags, self.uplink)
 
 
 class World:
@@ -110,7 +123,7 @@ class World:
         self._api = RealApiServer(folder, self._network.command, service_cidrs=SERVICE_CIDR)
         names = f"subjectAltName=IP:127.0.0.1,IP:{API_ADDRESS}"
         self._api.pki.sign("server", "/CN=kube-apiserver", names)
-        self._sites = 0
+        self._nodes = 0
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
@@ -120,7 +133,7 @@ class World:
                 ip("link add nodes type bridge", "link set nodes up")
                 ip(f"address add {API_ADDRESS}/24 dev nodes")
                 self._api.start_etcd()
-                self._api.start_server(options=("--bind-address=0.0.0.0",))
+                self._start_server()
                 yield
         finally:
             self._api.stop()
@@ -132,23 +145,55 @@ class World:
         kubeconfig = self._api.kubeconfig(name="node.kubeconfig")
         kubeconfig.write_text(kubeconfig.read_text().replace("127.0.0.1", API_ADDRESS))
         async with admin_of(self._api.access()) as admin:
-            cluster = Cluster(admin)
-            await cluster.start(NODE_ADDRESS)
-            yield Served(cluster, kubeconfig)
+            served = Served(admin, kubeconfig)
+            await served.cluster.start(NODE_ADDRESS)
+            yield served
+
+    def _start_server(self) -> None:
+        self._api.start_server(options=("--bind-address=0.0.0.0",))
+
+    def restart_server(self) -> None:
+        """Start the API server again, with all objects and without what it has gathered."""
+        self._api.kill_server()
+        self._start_server()
+
+    def server_usage(self) -> Usage:
+        """What the API server has used since its start."""
+        return usage_of(self._api.pid())
+
+    def bytes_sent(self) -> dict[str, int]:
+        """The bytes that went out by each cable."""
+        lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
+        split = (line.replace(":", " ").split() for line in lines)
+        return {fields[0]: int(fields[9]) for fields in split}
 
     @contextlib.contextmanager
     def site(self) -> Iterator[Site]:
         """A fresh network for one run."""
-        # Never the same name or address twice in a row: the kernel removes a namespace later.
-        number = self._sites % _NODES
-        self._sites += 1
         site = Site()
         try:
-            site.connect(f"node{number}", f"{_NODE_NETWORK}.{_FIRST_NODE + number}")
+            self._connect(site.node)
             site.wire()
             yield site
         finally:
             site.close()
+
+    @contextlib.contextmanager
+    def node(self) -> Iterator[Node]:
+        """A fresh node without client and pods."""
+        network = PrivateNetwork()
+        try:
+            yield Node(network, self._connect(network))
+        finally:
+            network.close()
+
+    def _connect(self, node: PrivateNetwork) -> str:
+        # Never the same name or address twice in a row: the kernel removes a namespace later.
+        number = self._nodes % _NODES
+        self._nodes += 1
+        uplink = f"node{number}"
+        connect(node, uplink, f"{_NODE_NETWORK}.{_FIRST_NODE + number}")
+        return uplink
 
 
 def ip(*commands: str) -> None:
