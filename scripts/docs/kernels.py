@@ -18,7 +18,7 @@ PARTS = {
     "modules": "missing modules named",
     "release": "a kernel too old is named",
     "drift": "removed rules come back",
-    "switches": "twelve changes of mode",
+    "switches": "changes to this mode under load",
     "golden": "golden states",
     "image": "the image",
     "unit": "the systemd unit",

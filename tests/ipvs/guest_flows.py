@@ -66,14 +66,20 @@ async def _run_flows(folder: Path, names: list[str]) -> dict[str, list[str]]:
     return results
 
 
-def switch_modes(folder: str, before: str, after: str) -> object:
-    """One change of mode under load: the connections made, and what is wrong, in sentences."""
-    return asyncio.run(_switch_modes(Path(folder), Kind(before), Kind(after)))
+def switch_modes(folder: str, before: str, after: str, upstream: str = "") -> object:
+    """One change of mode under load: the connections made, and what is wrong, in sentences.
+
+    `upstream` is the program for a mode of upstream's.
+    """
+    program = Path(upstream) if upstream else None
+    return asyncio.run(_switch_modes(Path(folder), Kind(before), Kind(after), program))
 
 
-async def _switch_modes(folder: Path, before: Kind, after: Kind) -> list[object]:
+async def _switch_modes(
+    folder: Path, before: Kind, after: Kind, upstream: Path | None
+) -> list[object]:
     assert await load_module("br_netfilter") == ""
     topology = parse_topology((folder / "topology.yaml").read_text())
     before = replace(before, is_overlapping=before.mode == "userspace")
-    outcome = await switch(topology, before, after)
+    outcome = await switch(topology, before, after, upstream=upstream)
     return [outcome.connections, list(outcome.wrong)]

@@ -8,7 +8,7 @@ results.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -48,13 +48,15 @@ PARTS = {
     "test_a_missing_module_is_named": "modules",
     "test_a_kernel_that_is_too_old_is_named": "release",
     "test_rules_that_another_program_removed_come_back": "drift",
-    "test_every_mode_takes_over_from_every_other": "switches",
+    "test_a_mode_takes_over_from_another_under_load": "switches",
     "test_the_kernel_holds_what_upstream_left": "golden",
     "test_the_image_serves": "image",
     "test_the_unit_under_systemd": "unit",
 }
 """Which tests are kept under which name."""
-_MODE_OF_PART = {"golden": "ipvs", "release": "nftables", "switches": "all"}
+_MODE_OF_PART = {"golden": "ipvs", "release": "nftables"}
+_MODE, _NAME = ("mode", "after"), ("key", "name", "before")
+"""Parameters of tests that are kept as the mode and as the name of a result."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -76,10 +78,14 @@ def _keep(file: Path, item: pytest.Function, report: pytest.TestReport) -> None:
     results = read_kernel_results(file)
     values = item.callspec.params if hasattr(item, "callspec") else {}
     outcome = Outcome(report.outcome, f"{datetime.now(UTC):%Y-%m-%d}")
-    mode = str(values.get("mode", _MODE_OF_PART.get(part)))
-    name = str(values.get("key") or values.get("name") or part)
+    mode = _first(values, _MODE) or _MODE_OF_PART[part]
+    name = _first(values, _NAME) or part
     results.put(_release(item), part, mode, name, outcome)
     write_kernel_results(file, results)
+
+
+def _first(values: Mapping[str, object], names: Sequence[str]) -> str:
+    return next((str(values[name]) for name in names if name in values), "")
 
 
 def _release(item: pytest.Function) -> str:

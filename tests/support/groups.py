@@ -23,16 +23,25 @@ _TOGETHER = {
     "tests/ipvs/test_uml_privileges.py": "user-mode kernel",
     "tests/ipvs/test_uml_support.py": "user-mode kernel",
 }
-_BY_MODE = "tests/flows/test_flows_kernel.py"
+_IN_PARTS = ("tests/flows/test_flows_kernel.py", "tests/ipvs/test_uml_flows.py")
+"""Files of several labs: one for each mode, and its own for flows that restart the proxies with
+other flags; one for each part of the flows in user-mode Linux. A test's ID begins with its part."""
 _FIRST = (
     "tests/ipvs/test_uml_flows.py",
     "tests/ipvs/test_uml_golden.py",
-    _BY_MODE,
+    "tests/flows/test_flows_kernel.py",
     "tests/userspace/test_flows_userspace.py",
     "tests/flows/test_mode_switches_kernel.py",
     "tests/flows/test_flows_reload.py",
+    "tests/drift/test_drift_kernel.py",
+    "tests/bench/test_bench_run.py",
+    "tests/run/test_starved_kernel.py",
+    "tests/nftables/test_nft_properties.py",
+    "tests/bench/test_bench_ipvs.py",
     "API server",
     "user-mode kernel",
+    "tests/ipvs/test_uml_",
+    "tests/drift/",
     "tests/bench/",
     "tests/nftables/",
     "tests/iptables/",
@@ -44,8 +53,7 @@ _FIRST = (
 def group_of(test: str) -> str:
     """The group of a test, by its node ID."""
     path = test.partition("::")[0]
-    if path == _BY_MODE:
-        # One lab for each mode, and its own for flows that restart the proxies with other flags.
+    if path in _IN_PARTS:
         return test.partition("-")[0]
     return _TOGETHER.get(path, path)
 

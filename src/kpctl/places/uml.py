@@ -6,6 +6,7 @@ privileges of its own. It has one processor, and nf_tables does not work in it.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,9 @@ from kpctl.places.guest import GuestKernel, Wire
 
 PROGRAM = "linux.uml"
 _MODULES = Path("/usr/lib/uml/modules")
+_ALONE = ("unshare", "--pid", "--fork", "--kill-child=KILL", "--mount-proc")
+"""The kernel has helpers, which do not end with it when it is killed. The first process of a PID
+namespace takes all others along."""
 _PREPARE = """\
 for tool in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
   ln -s "$(command -v xtables-legacy-multi)" /run/bin/$tool  # nf_tables does not work in here
@@ -55,6 +59,7 @@ class UserModeKernel(GuestKernel):
         (self._folder / "lib/modules").symlink_to(_MODULES)
         init = self._write_init(self._folder, _PREPARE, "/dev/ttyS0")
         return [
+            *(_ALONE if os.geteuid() == 0 else ()),
             PROGRAM,
             f"mem={self._memory}",
             f"uml_dir={self._folder}",
