@@ -13,7 +13,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 MODE ?= nftables
-PYTEST := $(BIN)/pytest
+# Every process of a parallel run imports all tests: their bytecode is kept, even where Python is
+# told not to write any.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
 # Processes that run tests side by side; JOBS=0 is one test after the other. Most tests wait for
 # something else than a processor, so there may be more than processors.

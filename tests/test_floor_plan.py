@@ -35,7 +35,9 @@ MODE_MAY_HAVE = {"compile"}
 MODE_PROGRAMS = {"userspace": {"carrier"}}
 """A program of its own that a mode runs."""
 
-KERNEL_FAMILIES = {"conntrack", "ipset", "ipvs", "nfacct", "nflog", "nftables", "route"}
+KERNEL_FAMILIES = {"conntrack", "ipset", "ipvs", "nfacct", "nflog", "nftables", "route"} | {
+    "sock_diag"
+}
 KERNEL_MAY_HAVE = {
     "conntrack": {"entries"},
     "nftables": {

@@ -9,15 +9,49 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeproxy.api.annotations import (
+    MOST_SOURCES,
+    format_draining,
     format_health_check,
     format_sources,
     format_weights,
     parse_algorithm,
+    parse_draining,
     parse_health_check,
     parse_weights,
     readable_sources,
 )
 from kubeproxy.facts.policy import Algorithm, CheckKind, HealthCheck
+
+# --- draining ---
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("keep", None), (" reset ", 0.0), ("drain limit=30s", 30.0), ("drain  limit=1m30s", 90.0)],
+)
+def test_draining_is_understood(text: str, seconds: float | None) -> None:
+    assert parse_draining(text) == seconds
+    assert parse_draining(format_draining(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "none of keep, reset, drain limit=30s"),
+        ("Reset", "none of keep"),
+        ("reset 5s", "none of keep"),
+        ("drain", "not followed by a limit"),
+        ("drain 30s", "not followed by a limit"),
+        ("drain limit=30s limit=40s", "not followed by a limit"),
+        ("drain limit=", "limit=: "),
+        ("drain limit=0s", "not within 1s to 1h0m0s"),
+        ("drain limit=2h", "not within 1s to 1h0m0s"),
+    ],
+)
+def test_wrong_draining_is_refused_with_a_reason(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        parse_draining(text)
+
 
 # --- algorithm ---
 
@@ -55,6 +89,7 @@ def test_weights_are_by_address_and_by_zone() -> None:
         ("10.0.0.1=٣", "not a number"),
         ("10.0.0.1=" + "9" * 5000, "not a number"),
         ("fd00::1=1,fd00:0::1=2", "is there twice"),
+        (",".join(f"zone-{n}=1" for n in range(3000)), "3000 entries are more than 2000"),
     ],
 )
 def test_wrong_weights_are_refused(text: str, message: str) -> None:
@@ -92,6 +127,14 @@ def test_wrong_sources_are_refused(text: str) -> None:
     found, wrong = readable_sources(text)
     assert found == ()
     assert re.search(r"an entry is empty|is no address and no network", wrong[0])
+
+
+def test_of_a_long_list_no_more_is_looked_at_than_may_hold() -> None:
+    """An annotation may be of any length in a file, and 256 kB in a cluster."""
+    found, wrong = readable_sources("," * 1_000_000)
+    assert found == ()
+    assert len(wrong) == 1 + MOST_SOURCES
+    assert wrong[-1] == "1000001 entries are more than 1000: those beyond are left out"
 
 
 # --- health checks ---
@@ -151,6 +194,9 @@ def test_health_checks(text: str, check: HealthCheck) -> None:
         ("udp send=0xfg", "is not hexadecimal"),
         ("udp send=", "0 bytes are not within"),
         ("udp send=" + "a" * 600, "600 bytes are not within"),
+        ("http /" + "a" * 5000, "5006 characters are more than 4096"),
+        ("http / status=" + "200," * 2000 + "200", "characters are more than 4096"),
+        ("tcp interval=" + "1" * 5000, "characters are more than 4096"),
     ],
 )
 def test_wrong_health_checks_are_refused(text: str, message: str) -> None:
@@ -188,6 +234,8 @@ def test_no_text_is_worse_than_a_value_error(text: str) -> None:
     """Annotations are written by any user of the cluster."""
     for parse in (
         parse_algorithm,
+        parse_draining,
+        lambda words: parse_draining(f"drain limit={words}"),
         parse_weights,
         readable_sources,
         parse_health_check,

@@ -164,4 +164,4 @@ def test_a_list_is_bounded_and_the_rest_is_not_admitted() -> None:
     assert allow is not None
     assert "10.0.0.0/32" in allow
     assert "10.5.0.0/32" not in allow
-    assert "1500 networks are more than 1000" in problems[0]
+    assert "1500 entries are more than 1000" in problems[0]

@@ -40,7 +40,7 @@ def planned(*endpoints: Endpoint, facts: ServiceFacts | None = None) -> ServiceP
 def owed(*changes: PlanChange, facts: NodeFacts = NODE) -> FlowDebts:
     """What is owed after these service ports have changed, each from one plan to another."""
     debts = FlowDebts()
-    debts.set_node_addresses(frozenset(map(pack_address, facts.node_port_addresses)))
+    debts.set_node(facts)
     for before, after in changes:
         held = after or before
         assert held is not None

@@ -58,6 +58,7 @@ from kubeproxy.kernel.nflog import wire as nflog
 from kubeproxy.kernel.nftables import traces
 from kubeproxy.kernel.nftables import wire as nftables
 from kubeproxy.kernel.route import wire as route
+from kubeproxy.kernel.sock_diag import wire as sock_diag
 from kubeproxy.logs.entry import Entry, format_json, format_text
 from kubeproxy.modes.netfilter.rules.canonical import canonical_rule
 from kubeproxy.modes.netfilter.rules.comments import service_port_of
@@ -128,7 +129,9 @@ def ipvs_messages(data: bytes) -> None:
 
 
 def small_families(data: bytes) -> None:
-    """nfacct, nflog and rtnetlink."""
+    """nfacct, nflog, rtnetlink and sock_diag."""
+    for family in Family:
+        sock_diag.parse_socket(data, family)
     all_of(
         data,
         (nfacct.parse_counter, route.parse_link, route.parse_address, route.parse_address_link),

@@ -14,8 +14,11 @@ from tests.support.fake_xtables import FakeXtables
 
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
 from kubeproxy.kernel.ipvs.wire import Destination, Service
+from kubeproxy.modes.ipvs.items import VirtualServer
 from kubeproxy.modes.ipvs.mode import IpvsBackend
 from kubeproxy.modes.ipvs.options import Options
+from kubeproxy.modes.ipvs.sinks.draining import CUT_AFTER_SECONDS
+from kubeproxy.sync.edits import edits_of
 from kubeproxy.sync.engine import Engine, EngineTimes
 from kubeproxy.sync.report import RoundReport
 
@@ -131,6 +134,83 @@ async def test_draining_ends_after_its_limit() -> None:
     proxy.clock.advance(60)
     await proxy.round()
     assert proxy.weights() == {B: 1}
+
+
+async def test_a_service_sets_no_limit_where_another_one_has_the_place(proxy: Proxy) -> None:
+    """Anyone may name an address of another Service as an external IP."""
+    attacker = service(
+        "zeta/attacker", cluster_ip="10.96.0.66", external_ips=[TCP[1]], drain_seconds=0.0
+    )
+    proxy.store.set_service(attacker)
+    proxy.serve(A, B)
+    await proxy.round()
+    proxy.tables.ipvs.connections[TCP, A] = 1
+    proxy.serve(B)
+    await proxy.round()
+    for _ in range(3):
+        proxy.clock.advance(60)
+        await proxy.round()
+    assert proxy.weights() == {A: 0, B: 1}
+    proxy.store.delete_service(ServiceName("default", "web"))
+    proxy.store.set_slice(endpoint_slice("zeta/attacker", [endpoint(*A)], slice_name="attacker"))
+    await proxy.round()
+    proxy.store.set_slice(endpoint_slice("zeta/attacker", [endpoint(*B)], slice_name="attacker"))
+    await proxy.round()
+    proxy.clock.advance(CUT_AFTER_SECONDS)
+    await proxy.round()
+    assert proxy.weights() == {B: 1}, "with the place it has the limit"
+
+
+@pytest.mark.parametrize("protocol", [Protocol.TCP, Protocol.UDP])
+async def test_a_limit_of_a_service_holds_also_after_a_restart(
+    proxy: Proxy, protocol: Protocol
+) -> None:
+    """The kernel does not keep it: to set it again costs no message, and reading shows no drift."""
+    key = (protocol.number, "10.96.0.10", 80)
+    asked = service(ports=[port(protocol=protocol)], drain_seconds=30.0)
+
+    def serve(*places: tuple[str, int]) -> None:
+        ends = [endpoint(*place) for place in places]
+        proxy.store.set_slice(endpoint_slice(endpoints=ends, protocol=protocol))
+        proxy.store.set_service(asked)
+
+    serve(A, B)
+    await proxy.round()
+    proxy.tables.ipvs.connections[key, A] = 1
+    messages = proxy.tables.ipvs.messages
+    proxy.restart()
+    serve(A, B)
+    await proxy.round()
+    assert proxy.tables.ipvs.messages == messages
+    assert (await proxy.round(full=True)).drifted_items == 0
+    serve(B)
+    await proxy.round()
+    proxy.clock.advance(30)
+    await proxy.round()
+    assert proxy.weights(key) == {A: 0, B: 1}
+    proxy.clock.advance(CUT_AFTER_SECONDS)
+    await proxy.round()
+    assert proxy.weights(key) == {B: 1}
+
+
+async def test_a_process_that_only_reads_takes_a_limit_for_no_drift(proxy: Proxy) -> None:
+    """It cannot know the limit: only the process that serves remembers it."""
+    proxy.serve(A, B)
+    proxy.store.set_service(service(drain_seconds=30.0))
+    await proxy.round()
+    reader = Proxy()
+    reader.tables, reader.xtables = proxy.tables, proxy.xtables
+    reader.restart()
+    reader.serve(A, B)
+    reader.store.set_service(service(drain_seconds=30.0))
+    pipeline, backend = reader.engine.pipeline, reader.engine.backend
+    pipeline.recompute()
+    for sink in backend.kernel_sinks:
+        pipeline.resync(sink, await sink.read())
+    differing = pipeline.ledger.difference()
+    assert [change.item for change in differing] == [VirtualServer(*TCP)]
+    assert all(map(backend.is_under_way, differing))
+    assert not list(edits_of(backend, differing, "nobody"))
 
 
 async def test_an_endpoint_that_comes_back_while_draining_is_kept(proxy: Proxy) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.builders import endpoint, node, plan, port, service
 
 from kubeproxy.facts.endpoint import Endpoint
@@ -120,3 +121,32 @@ def test_set_names_of_ipv6_are_cut_to_what_ipset_allows() -> None:
     assert "KUBE-6-LOAD-BALANCER-SOURCE-CID" in names
     assert "KUBE-6-NODE-PORT-LOCAL-SCTP-HAS" in names
     assert len(set(names)) == len(SetName)
+
+
+@pytest.mark.parametrize("drain_seconds", [0.0, 30.0])
+def test_what_a_policy_or_a_hint_no_longer_chooses_keeps_its_connections(
+    drain_seconds: float,
+) -> None:
+    """No limit begins for it: it would have to be removed, and its connections with it."""
+    here = RealServer("10.244.1.5", 8080, 1)
+    elsewhere = RealServer("10.244.2.5", 8080, 0)
+    by_policy = rendered(
+        service(drain_seconds=drain_seconds, internal_local=True),
+        endpoint(here.address, local=True),
+        endpoint(elsewhere.address),
+    )
+    by_hint = rendered(
+        service(drain_seconds=drain_seconds),
+        endpoint(here.address, zones=["zone-a"]),
+        endpoint(elsewhere.address, zones=["zone-b"]),
+        on=node(zone="zone-a"),
+    )
+    for items in (by_policy, by_hint):
+        assert spec(items, WEB).real_servers == (here, elsewhere)
+
+
+def test_a_limit_begins_for_endpoints_that_take_no_new_connections() -> None:
+    leaving = endpoint("10.244.2.5", ready=False, terminating=True)
+    items = rendered(service(drain_seconds=30.0), endpoint("10.244.1.5"), leaving)
+    assert spec(items, WEB).real_servers == (RealServer("10.244.1.5", 8080),)
+    assert spec(items, WEB).drain_seconds == 30.0

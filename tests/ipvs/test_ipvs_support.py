@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from kubeproxy.errors import Unsupported
@@ -13,7 +15,7 @@ from kubeproxy.modes.ipvs.items import SetEntry, VirtualServer
 from kubeproxy.modes.ipvs.options import Options
 from kubeproxy.modes.ipvs.rules.ownership import Exclusions, find_traces
 from kubeproxy.modes.ipvs.scaffold import scope
-from kubeproxy.modes.ipvs.sinks.draining import Draining
+from kubeproxy.modes.ipvs.sinks.draining import CUT_AFTER_SECONDS, Draining
 from kubeproxy.modes.netfilter.rules.text import parse_save
 
 REUSE = ("net/ipv4/vs/conn_reuse_mode", 0)
@@ -165,13 +167,73 @@ def test_draining_forgets_with_the_virtual_server() -> None:
 
 def test_a_pass_comes_once_a_minute_while_a_real_server_drains() -> None:
     draining = Draining(limit_seconds=600)
-    assert not draining.is_due(0)
-    draining.add(VirtualServer(6, "10.96.0.1", 80), [("10.244.0.1", 80)])
-    assert draining.is_due(0)
-    draining.begin_pass(0)
-    assert not draining.is_due(59)
+    server = VirtualServer(6, "10.96.0.1", 80)
+    assert draining.take_due(0) == ()
+    draining.add(server, [("10.244.0.1", 80)])
+    assert draining.take_due(0) == (server,)
+    assert draining.take_due(59) == ()
     assert draining.seconds_left(50) == 10
-    assert draining.is_due(60)
+    assert draining.take_due(60) == (server,)
+
+
+def test_a_service_with_a_limit_of_its_own_is_looked_at_when_that_is_up() -> None:
+    """Between two passes, and a moment after the limit: sockets of this node are closed first."""
+    draining = Draining(limit_seconds=600)
+    other, server = VirtualServer(6, "10.96.0.2", 80), VirtualServer(17, "10.96.0.1", 53)
+    draining.set_limit(server, 10.0)
+    draining.add(other, [("10.244.0.1", 80)])
+    draining.add(server, [("10.244.0.2", 53)])
+    draining.take_due(0)
+    draining.add(server, [("10.244.0.3", 53)])
+    assert draining.take_due(4) == ()
+    assert draining.seconds_left(4) == 6 + CUT_AFTER_SECONDS
+    assert draining.take_due(10 + CUT_AFTER_SECONDS) == (server,)
+    assert draining.expired(server, 10 + CUT_AFTER_SECONDS) == {("10.244.0.2", 53)}
+    draining.set_limit(server, None)
+    assert draining.take_due(20) == ()
+
+
+class CountedServer(VirtualServer, frozen=True):
+    """Counts how often one of them is looked up."""
+
+    looks: ClassVar[int] = 0
+
+    def __hash__(self) -> int:
+        CountedServer.looks += 1
+        return super().__hash__()
+
+
+def test_servers_that_drain_are_not_looked_at_before_their_time() -> None:
+    """However many do: a round looks at what it has changed, and at those whose time is up."""
+    draining = Draining(limit_seconds=600)
+    for number in range(500):
+        server = CountedServer(6, "10.96.0.1", number)
+        draining.set_limit(server, float(10 + number))
+        draining.add(server, [("10.244.0.1", 80)])
+    draining.take_due(0)
+    CountedServer.looks = 0
+    assert (draining.take_due(10), draining.seconds_left(10)) == ((), CUT_AFTER_SECONDS)
+    assert CountedServer.looks < 5
+    (first,) = draining.take_due(10 + CUT_AFTER_SECONDS)
+    draining.discard(first, draining.expired(first, 10 + CUT_AFTER_SECONDS))
+    assert draining.seconds_left(10 + CUT_AFTER_SECONDS) == 1
+    assert CountedServer.looks < 20
+
+
+def test_a_server_whose_time_is_up_is_looked_at_again_until_it_is_gone() -> None:
+    """The kernel may refuse; and one that came later has its own time."""
+    draining = Draining(limit_seconds=600)
+    server = VirtualServer(6, "10.96.0.1", 80)
+    draining.set_limit(server, 9.0)
+    draining.add(server, [("10.244.0.1", 80)])
+    draining.take_due(0)
+    draining.add(server, [("10.244.0.2", 80)])
+    draining.take_due(5)
+    assert [draining.take_due(now) for now in (9, 10, 11)] == [(), (server,), (server,)]
+    draining.discard(server, [("10.244.0.1", 80)])
+    assert (draining.take_due(11), draining.seconds_left(11)) == ((), 4)
+    draining.set_limit(server, 2.0)
+    assert draining.take_due(11) == (server,)
 
 
 @pytest.mark.kernel

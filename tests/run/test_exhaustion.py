@@ -7,15 +7,18 @@ the kubelet, must not notice.
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import socket
 from collections.abc import Iterator
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import pytest
+from tests.soak.node import Node
 from tests.support.host import Host
-from tests.support.served import BALANCED
+from tests.support.served import BALANCED, WEB, write
 from tests.support.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.kernel
@@ -96,3 +99,64 @@ def test_the_soft_limit_is_raised_at_start(host: Host) -> None:
     host.until(lambda: host.get(METRICS, "/healthz")[0] == 200, "start")
     assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
     assert host.stop(process) == 0
+
+
+@contextlib.contextmanager
+def no_descriptor_left(pid: int) -> Iterator[None]:
+    """Allow a running process no other file than those it has open."""
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    take_descriptors(pid)
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def take_descriptors(pid: int) -> None:
+    """As above, once; one that is closed later is free again."""
+    held = {int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    lowest = next(number for number in range(soft + 1) if number not in held)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest, hard))
+
+
+@pytest.mark.parametrize(
+    ("mode", "variant"),
+    [("nftables", ""), ("iptables", "nft"), ("iptables", "legacy"), ("userspace", "")],
+)
+def test_without_a_descriptor_rules_wait_until_there_is_one(
+    host: Host, mode: str, variant: str
+) -> None:
+    """What could not be read or run is tried again by itself, and nothing ends meanwhile."""
+    write(host, "web.yaml", WEB)
+    flags = [f"--iptables-variant={variant}"] if variant else []
+    tables = host.legacy_tables if variant == "legacy" else host.tables
+    process = host.start(f"--proxy-mode={mode}", *flags)
+    host.until(lambda: "10.96.0.10" in tables(), "start")
+    addresses = cycle(f"10.96.0.{number}" for number in range(11, 250))
+
+    def has_failed() -> bool:
+        # One more change for each descriptor that the start had open for a moment only.
+        take_descriptors(process.pid)
+        write(host, "web.yaml", WEB.replace("10.96.0.10", next(addresses)))
+        return "open files" in host.log
+
+    with no_descriptor_left(process.pid):
+        host.until(has_failed, "an error about descriptors")
+        assert "10.96.0." in tables()
+    write(host, "web.yaml", WEB.replace("10.96.0.10", "10.96.0.254"))
+    host.until(lambda: "10.96.0.254" in tables(), "programming")
+    host.until(lambda: host.get(HEALTH, "/livez")[0] == 200, "health")
+    assert "Traceback" not in host.log
+    assert host.stop(process) == 0
+
+
+async def test_an_open_watch_and_nftables_need_no_other_descriptor(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    async with Node("nftables", tmp_path).running() as node:
+        await node.probe()
+        with no_descriptor_left(node.proxy.pid):
+            for _ in range(3):
+                await node.probe()
+        assert "Traceback" not in node.end_of_log()

@@ -40,6 +40,8 @@ distribution_info                                    gauge version,commit {ALL}
 drift_repairs_total                                  counter ip_family {ALL}
 rejected_objects_total                               counter kind {ALL}
 conntrack_owed_service_ports                         gauge ip_family {ALL}
+reset_flows_total                                    counter ip_family {ALL}
+reset_closed_sockets_total                           counter ip_family {ALL}
 refused_service_ports                                gauge ip_family {ALL}
 sync_batch_failures_total                            counter ip_family {ALL}
 nftables_localhost_nodeport_listeners                gauge ip_family nftables

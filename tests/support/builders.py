@@ -67,10 +67,17 @@ def service(
     health_check: HealthCheck | None = None,
     allow_sources: Sequence[str] | None = None,
     deny_sources: Sequence[str] = (),
+    drain_seconds: float | None = None,
 ) -> ServiceFacts:
     namespace, _, short = name.partition("/")
     allow = None if allow_sources is None else tuple(allow_sources)
-    asked = Policy(algorithm, health_check, allow_sources=allow, deny_sources=tuple(deny_sources))
+    asked = Policy(
+        algorithm,
+        health_check,
+        drain_seconds=drain_seconds,
+        allow_sources=allow,
+        deny_sources=tuple(deny_sources),
+    )
     return ServiceFacts(
         name=ServiceName(namespace, short),
         cluster_ip=cluster_ip,
@@ -119,6 +126,7 @@ def node(
     external_ips: bool = True,
     large: bool = False,
     limits: Limits = NO_LIMITS,
+    own_ports: Sequence[int] = (),
     mode: str = "",
     algorithms: Collection[Algorithm] = tuple(Algorithm),
 ) -> NodeFacts:
@@ -136,6 +144,7 @@ def node(
         addresses=tuple(addresses) or (own,),
         service_cidrs=tuple(service_cidrs),
         masquerade_all=masquerade_all,
+        own_ports=tuple(own_ports),
         allows_external_ips=external_ips,
         is_large_cluster=large,
         limits=limits,

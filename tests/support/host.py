@@ -81,6 +81,10 @@ class Host:
         """What nftables holds, as its own tool prints it."""
         return self.run("nft", "list", "ruleset").stdout
 
+    def legacy_tables(self) -> str:
+        """The IPv4 rules of iptables-legacy."""
+        return self.run("iptables-legacy-save").stdout
+
     def get(self, port: int, path: str, address: str = "127.0.0.1") -> tuple[int, str]:
         """Status and body of a request. Status 0 if there is no answer."""
         with self.network.inside():

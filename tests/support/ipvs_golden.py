@@ -76,8 +76,10 @@ class GoldenCase(msgspec.Struct, frozen=True):
 
 
 def load_case(folder: Path) -> GoldenCase:
-    raw = yaml.safe_load((folder / "config.yaml").read_text())
-    steps = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("step-*.yaml"))]
+    raw, *steps = (
+        yaml.load(path.read_text(), yaml.CSafeLoader)
+        for path in (folder / "config.yaml", *sorted(folder.glob("step-*.yaml")))
+    )
     return GoldenCase(
         folder, msgspec.convert(raw, CaseConfig), tuple(msgspec.convert(s, Step) for s in steps)
     )

@@ -51,11 +51,17 @@ class Proxy:
         keep: Sequence[Target] = (),
         algorithm: Algorithm | None = None,
         weights: Sequence[int] = (),
+        drain_seconds: float | None = None,
     ) -> int:
         """Open or change a listener. Return its port."""
         item = listener(name, protocol)
         balance = Balance(
-            tuple(targets), tuple(keep), affinity_seconds, algorithm, weights=tuple(weights)
+            tuple(targets),
+            tuple(keep),
+            affinity_seconds,
+            algorithm,
+            weights=tuple(weights),
+            drain_seconds=drain_seconds,
         )
         await self._set(item, balance)
         return self.sink.learned.ports[item]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.builders import node
 
 from kubeproxy.facts.ids import Protocol, ServicePortId
 from kubeproxy.plan.conntrack import FlowRule, FlowRules, Standing
@@ -122,17 +123,6 @@ def test_a_place_that_two_service_ports_claim_is_decided_by_the_one_that_serves_
     assert [debts.is_stale(UDP, VIP, by) for by in (FIRST, SECOND, THIRD)] == [False, False, True]
 
 
-def test_another_protocol_is_another_search() -> None:
-    """Rules for TCP flows can be handed over, too: here to cut those to one endpoint."""
-    debts = FlowDebts()
-    web = ServicePortId("default", "web", "", Protocol.TCP)
-    debts.owe(web, {VIP: FlowRule(Standing.REMOVED, frozenset([FIRST]))}, 0)
-    assert (dict(debts.due(UDP, 0)), list(debts.due(Protocol.TCP, 0))) == ({}, [web])
-    assert debts.is_stale(Protocol.TCP, VIP, FIRST)
-    assert not debts.is_stale(Protocol.TCP, VIP, SECOND)
-    assert not debts.is_stale(UDP, VIP, FIRST)
-
-
 # --- any history ---
 
 OWNERS = (DNS, SYSLOG)
@@ -170,7 +160,7 @@ class World:
 
     def __init__(self) -> None:
         self.debts = FlowDebts()
-        self.debts.set_node_addresses(frozenset([NODE_ADDRESS]))
+        self.debts.set_node(node(addresses=("192.0.2.10",)))
         self.wanted: dict[ServicePortId, FlowRules] = {owner: {} for owner in OWNERS}
         self.kernel = dict(self.wanted)
         self.flows = {(to, to) for to in FOREIGN}

@@ -114,3 +114,13 @@ def test_an_address_that_was_removed_from_the_link_is_the_first_difference(proxy
     found = proxy.trace()
     assert exit_code(found.comparison) == 1
     assert any("the kernel has no address" in line for line in proxy.lines(found))
+
+
+def test_a_limit_for_draining_is_no_difference() -> None:
+    """Another process cannot read it: only the proxy that serves knows it."""
+    proxy = Proxy(Family.IPV4)
+    drained = service(cluster_ip=VIPS[Family.IPV4], ports=[port()], drain_seconds=30.0)
+    proxy.engine.pipeline.store.set_service(drained)
+    asyncio.run(proxy._round())
+    proxy.backend = IpvsBackend(Family.IPV4, Options(), tables=proxy.tables, rules=proxy.xtables)
+    assert proxy.trace().comparison.difference is None

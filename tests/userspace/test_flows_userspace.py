@@ -44,7 +44,10 @@ class Bench:
     def run(self, flow: Flow, variant: str) -> list[str]:
         block = [each.name for each in CORPUS].index(flow.name)
         world = World(self._topology, block=block, families=families_of(variant))
-        return list(self._loop.run(self._runner.run(for_userspace(flow), world)))
+        wrong = list(self._loop.run(self._runner.run(for_userspace(flow), world)))
+        for node in self._lab.proxies.nodes if wrong else ():
+            print(f"--- {node}\n{self._lab.proxies.log(node, lines=40)}")
+        return wrong
 
     def close(self) -> None:
         self._loop.run(self._lab.close())

@@ -183,6 +183,14 @@ async def test_a_stuck_carrier_is_killed() -> None:
         os.kill(pid, 0)
 
 
+async def test_a_carrier_that_starts_slowly_is_not_stuck() -> None:
+    supervisor = Supervisor(IDLE_SECONDS, lambda message: None, reply_timeout_seconds=0.001)
+    await supervisor.start()
+    await supervisor.execute([])
+    assert supervisor.is_running
+    await supervisor.stop()
+
+
 async def test_the_carrier_ends_with_the_proxy(proxy: Proxy) -> None:
     await proxy.serve([])
     pid = proxy.sink.supervisor.pid

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from kpctl.flows.lasting import Becomes, parse_becomes
 from kpctl.flows.text import (
     EndpointText,
     Expected,
@@ -126,6 +127,24 @@ class StopLoad(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...]
 
 
+class Connect(msgspec.Struct, frozen=True):
+    """Open a connection, which lasts until the end of the flow, under each of these names."""
+
+    packets: Mapping[str, Packet]
+
+
+class Connections(msgspec.Struct, frozen=True):
+    """Check what has become of the lasting connections of these names, by mode."""
+
+    fates: Mapping[str, Mapping[str, Becomes]]
+
+    def expected(self, mode: str) -> Mapping[str, Becomes]:
+        return {
+            name: by_mode[mode] if mode in by_mode else by_mode[OTHERWISE]
+            for name, by_mode in self.fates.items()
+        }
+
+
 class Wait(msgspec.Struct, frozen=True):
     """Let real time pass. Only for what the kernel times out by itself."""
 
@@ -170,6 +189,8 @@ Step: TypeAlias = (
     | StartProxy
     | StartLoad
     | StopLoad
+    | Connect
+    | Connections
     | Wait
     | HealthCheck
     | CleanUp
@@ -238,7 +259,7 @@ def parse_flow(name: str, text: str) -> Flow:
     import yaml
 
     try:
-        fields = msgspec.convert(yaml.safe_load(text), _FlowFields)
+        fields = msgspec.convert(yaml.load(text, yaml.CSafeLoader), _FlowFields)
         return _flow(name, fields)
     except (yaml.YAMLError, msgspec.ValidationError, ConfigError) as error:
         raise ConfigError(f"flow {name}: {error}") from error
@@ -332,11 +353,30 @@ def _packets(_book: _Book, value: object) -> Packets:
 
 
 def _check(text: str, fate: str | dict[str, str]) -> Check:
+    fates = {mode: parse_expected(each) for mode, each in _by_mode(text, fate).items()}
+    return Check(parse_packet(text), fates)
+
+
+def _by_mode(text: str, fate: str | dict[str, str]) -> Mapping[str, str]:
     by_mode = {OTHERWISE: fate} if isinstance(fate, str) else fate
     if OTHERWISE not in by_mode:
         raise ConfigError(f"{text!r} says nothing of other modes: add {OTHERWISE!r}")
-    fates = {mode: parse_expected(expected) for mode, expected in by_mode.items()}
-    return Check(parse_packet(text), fates)
+    return by_mode
+
+
+def _connect(_book: _Book, value: object) -> Connect:
+    table = msgspec.convert(value, dict[str, str])
+    return Connect({name: parse_packet(text) for name, text in table.items()})
+
+
+def _connections(_book: _Book, value: object) -> Connections:
+    table = msgspec.convert(value, dict[str, str | dict[str, str]])
+    return Connections(
+        {
+            name: {mode: parse_becomes(each) for mode, each in _by_mode(name, fate).items()}
+            for name, fate in table.items()
+        }
+    )
 
 
 def _apply(book: _Book, value: object) -> Apply:
@@ -370,6 +410,8 @@ _VERBS: Mapping[str, Callable[[_Book, object], Step]] = {
     "start proxy": lambda _book, _value: StartProxy(),
     "start load": lambda _, value: StartLoad(parse_packet(str(value))),
     "stop load": lambda _, value: StopLoad(parse_expected(str(value)).answers[0].hosts),
+    "connect": _connect,
+    "connections": _connections,
     "wait": lambda _, value: Wait(msgspec.convert(value, float)),
     "health check": lambda _, value: msgspec.convert(value, HealthCheck),
     "clean up": lambda _book, _value: CleanUp(),

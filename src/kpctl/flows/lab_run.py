@@ -23,6 +23,8 @@ from kpctl.flows.flow import (
     Apply,
     Check,
     CleanUp,
+    Connect,
+    Connections,
     Flow,
     ForeignRules,
     HangUp,
@@ -40,6 +42,7 @@ from kpctl.flows.flow import (
     SwitchMode,
     Wait,
 )
+from kpctl.flows.lasting import Becomes, Lasting
 from kpctl.flows.load import Load
 from kpctl.flows.model import expand_networks
 from kpctl.flows.objects import (
@@ -65,13 +68,15 @@ from kpctl.lab.topology import Node
 from kubeproxy.api.objects import HEALTH_CHECK_ANNOTATION
 from kubeproxy.facts.ids import Family, Protocol
 
-PATIENCE_SECONDS = 30.0
 LEFTOVER_SECONDS = 300.0
 """IPVS remembers a connection for two minutes after it has ended, and is looked at now and then."""
 _DROP_SECONDS = 0.4
 _REPLY_SECONDS = 2.0
 _ANSWER_SECONDS = 60.0
 """An answer ends the wait, so this costs time only where something is wrong."""
+PATIENCE_SECONDS = 3 * _ANSWER_SECONDS
+"""Longer than a single attempt: a connection that began before the rules were there is lost, and
+another one must be made."""
 _AT_ONCE = 32
 _VARIANT = "iptables-variant"
 _generations = count()
@@ -130,6 +135,7 @@ class _Run:
         self._stickiness = Stickiness()
         self._services: Mapping[str, ServiceText] = {s.name: s for s in flow.services}
         self._loads: list[Load] = []
+        self._lasting: dict[tuple[str, Family], Lasting] = {}
         self._foreign: Mapping[str, tuple[str, ...]] = {}
         self._wrong: list[str] = []
         self._added_flags: Mapping[str, str] = {}
@@ -166,6 +172,8 @@ class _Run:
     async def end(self) -> None:
         """Leave the lab as the next flow may find it."""
         await asyncio.gather(*(load.stop() for load in self._loads))
+        for lasting in self._lasting.values():
+            lasting.close()
         if self._foreign:
             for node in self._foreign:
                 self._ruleset(node).remove_foreign()
@@ -193,6 +201,10 @@ class _Run:
                 await self._start_load(packet)
             case StopLoad(hosts=hosts):
                 await self._stop_load(hosts)
+            case Connect(packets=packets):
+                await self._connect(packets)
+            case Connections():
+                await self._check_connections(step.expected(self._mode))
             case Wait(seconds=seconds):
                 await asyncio.sleep(seconds)
             case HealthCheck():
@@ -364,6 +376,32 @@ class _Run:
         self._loads = []
         await self._lab.proxies.wait_for_leaving()
         await self._check_replaced()
+
+    # --- lasting connections ---
+
+    async def _connect(self, packets: Mapping[str, Packet]) -> None:
+        for name, packet in packets.items():
+            for family in self._world.families:
+                place = self._world.destinations(packet, self._services, family)[0]
+                opened = await Lasting.open(self._lab.prober, _target(packet, place, family))
+                if isinstance(opened, str):
+                    self._wrong.append(f"{family.value} {name}: {opened}")
+                else:
+                    self._lasting[name, family] = opened
+
+    async def _check_connections(self, expected: Mapping[str, Becomes]) -> None:
+        jobs = [
+            (name, family, lasting.check(wanted))
+            for name, wanted in expected.items()
+            for family in self._world.families
+            if (lasting := self._lasting.get((name, family)))
+        ]
+        results = await asyncio.gather(*(check for _, _, check in jobs))
+        self._wrong += [
+            f"{family.value} {name}: {wrong}"
+            for (name, family, _), wrong in zip(jobs, results, strict=True)
+            if wrong
+        ]
 
     # --- health, foreign rules, leftovers ---
 

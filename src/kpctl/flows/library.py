@@ -7,6 +7,7 @@ be left out. A file of one's own is given by its path.
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 from kpctl.flows.flow import Flow, load_flow
@@ -16,9 +17,10 @@ CORPUS = Path(__file__).parent / "corpus"
 _NUMBER = re.compile(r"^\d+-")
 
 
-def load_corpus() -> list[Flow]:
+@cache
+def load_corpus() -> tuple[Flow, ...]:
     """Every flow of the corpus, in the order of their file names."""
-    return [load_flow(path) for path in _files()]
+    return tuple(load_flow(path) for path in _files())
 
 
 def flow_names() -> tuple[str, ...]:

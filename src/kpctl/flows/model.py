@@ -48,7 +48,7 @@ def node_plans(
             known = decode_service(service, facts.family).facts
             if known is not None:
                 store.set_service(known)
-                failing = _failing(text, known, store.endpoints(known.name), world)
+                failing = _failing(text, known, store.endpoints(known.name), world, facts)
                 store.set_failing(known.name, failing)
     return tuple(
         plan
@@ -63,10 +63,11 @@ def _failing(
     facts: ServiceFacts,
     endpoints: Mapping[PortKey, tuple[Endpoint, ...]],
     world: World,
+    node: NodeFacts,
 ) -> dict[str, str]:
     """What checks find: endpoints on hosts that have hung up refuse."""
     silent = {world.address(host, f) for host in text.hung_up for f in world.families}
-    found = checked_endpoints(facts, endpoints)
+    found = checked_endpoints(facts, endpoints, node)
     return {e: "connection refused" for e, (address, _) in found.items() if address in silent}
 
 

@@ -52,6 +52,8 @@ _REPORT_ERRORS = {
 }
 """IP_RECVERR and IPV6_RECVERR: without them only some ICMP errors end a UDP socket's wait."""
 _SCTP_REPEAT = 5
+_UDP_REPEAT_SECONDS = 1.0
+_ENDED = "the peer has closed the connection"
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
@@ -159,8 +161,7 @@ class Prober:
             sock.setsockopt(*_REPORT_ERRORS[target.family])
             sock.connect((target.address, target.port))
             async with asyncio.timeout(timeout_seconds):
-                await loop.sock_sendall(sock, _ASK)
-                data = await loop.sock_recv(sock, 2048)
+                data = await _ask_by_datagram(loop, sock)
             return Outcome(Fate.ANSWERED, msgspec.json.decode(data, type=EchoReply), port)
         except OSError as error:
             return _failed(watch.find(Protocol.UDP, port) or _failure_of(error), port)
@@ -206,6 +207,29 @@ class Prober:
         raise AssertionError("unreachable: the caller's time-out ends the loop")
 
 
+async def _ask_by_stream(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> bytes:
+    """Send a request and read the reply, which is a line. Raises EOFError."""
+    await loop.sock_sendall(sock, _ASK)
+    data = b""
+    while not data.endswith(b"\n"):
+        chunk = await loop.sock_recv(sock, 2048)
+        if not chunk:
+            raise EOFError
+        data += chunk
+    return data
+
+
+async def _ask_by_datagram(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> bytes:
+    """Send a request until there is a reply, as clients of UDP do.
+
+    What a client sends between a change of rules and the deletion of its stale flow is lost.
+    """
+    while True:
+        await loop.sock_sendall(sock, _ASK)
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(loop.sock_recv(sock, 2048), _UDP_REPEAT_SECONDS)
+
+
 def _is_stream(protocol: Protocol) -> bool:
     """Does the kernel have connections of this protocol?"""
     return protocol is Protocol.TCP or (protocol is Protocol.SCTP and has_kernel_sctp())
@@ -223,28 +247,34 @@ def _sctp_outcome(data: bytes, init: SctpPacket, family: Family) -> Outcome | No
 
 
 class Connection:
-    """An open connection to an echo server."""
+    """An open connection to an echo server, or a connected socket of UDP."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._port: int = sock.getsockname()[1]
+        self._ask = _ask_by_datagram if sock.type == socket.SOCK_DGRAM else _ask_by_stream
 
     async def ask(self, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Outcome:
         """Send one request over the open connection and read the reply."""
-        loop = asyncio.get_running_loop()
-        data = b""
         try:
             async with asyncio.timeout(timeout_seconds):
-                await loop.sock_sendall(self._sock, _ASK)
-                while not data.endswith(b"\n"):
-                    chunk = await loop.sock_recv(self._sock, 2048)
-                    if not chunk:
-                        return Outcome(Fate.BROKEN, source_port=self._port)
-                    data += chunk
-        except OSError:
+                data = await self._ask(asyncio.get_running_loop(), self._sock)
+        except EOFError:
+            return Outcome(Fate.BROKEN, source_port=self._port, cause=_ENDED)
+        except OSError as error:
             # TimeoutError is an OSError too: an open connection that falls silent is broken.
-            return Outcome(Fate.BROKEN, source_port=self._port)
+            cause = _failure_of(error).cause
+            return Outcome(Fate.BROKEN, source_port=self._port, cause=cause)
         return Outcome(Fate.ANSWERED, msgspec.json.decode(data, type=EchoReply), self._port)
+
+    async def wait_for_end(self, *, timeout_seconds: float) -> str:
+        """Wait without sending until the connection ends. Return how, or that it does not."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                data = await asyncio.get_running_loop().sock_recv(self._sock, 2048)
+        except OSError as error:
+            return _failure_of(error).cause
+        return "got data" if data else _ENDED
 
     def close(self) -> None:
         self._sock.close()

@@ -7,7 +7,7 @@ from itertools import repeat
 
 from msgspec import Struct
 
-from kubeproxy.api.annotations import format_health_check
+from kubeproxy.api.annotations import format_draining, format_health_check
 from kubeproxy.config.command import Settings
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.facts.endpoint import Endpoint
@@ -57,6 +57,8 @@ def plan_document(family: Family, plan: ServicePlan, node_ports: NodePorts) -> d
     asked = {"algorithm": plan.algorithm.value} if plan.algorithm else {}
     if plan.health_check is not None:
         asked["healthCheck"] = format_health_check(plan.health_check)
+    if plan.drain_seconds is not None:
+        asked["draining"] = format_draining(plan.drain_seconds)
     return {
         "service": plan.id.label,
         "protocol": plan.id.protocol.value,
@@ -165,6 +167,8 @@ def _conditions(plan: ServicePlan, frontend: Frontend) -> Iterator[str]:
         yield f"a client stays for {plan.affinity_seconds} s"
     if plan.algorithm:
         yield f"algorithm {plan.algorithm}"
+    if plan.drain_seconds is not None:
+        yield f"draining: {format_draining(plan.drain_seconds)}"
 
 
 def _texts(pool: Pool) -> tuple[str, ...]:

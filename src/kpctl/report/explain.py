@@ -21,7 +21,7 @@ from kpctl.report.types import (
 from kpctl.report.unknown import problems_of, why_unknown
 from kpctl.snapshot.target import Found, Target, find
 from kpctl.snapshot.types import Snapshot
-from kubeproxy.api.annotations import format_health_check
+from kubeproxy.api.annotations import format_draining, format_health_check
 from kubeproxy.facts.ids import Family, ServiceName
 from kubeproxy.inspection.types import Changed, Held, Refused
 from kubeproxy.plan.types import Frontend, FrontendKind, ServicePlan
@@ -109,6 +109,7 @@ def port_report(
         kernel_objects=tuple(snapshot.backends[family].lines(fragment)),
         algorithm=plan.algorithm or "",
         health_check=format_health_check(plan.health_check) if plan.health_check else "",
+        draining="" if plan.drain_seconds is None else format_draining(plan.drain_seconds),
     )
 
 

@@ -81,8 +81,9 @@ def policies_text(port: PortReport) -> str:
     seconds = port.affinity_seconds
     algorithm = f"; algorithm {port.algorithm}" if port.algorithm else ""
     checked = f"; health check {port.health_check}" if port.health_check else ""
+    drained = f"; draining: {port.draining}" if port.draining else ""
     stays = f"a client stays for {seconds} s" if seconds else "no affinity"
-    return f"{policies}; {stays}{algorithm}{checked}"
+    return f"{policies}; {stays}{algorithm}{checked}{drained}"
 
 
 def _frontend(frontend: FrontendReport, known: int) -> Iterator[Paragraph]:

@@ -52,6 +52,8 @@ class PortReport(Struct, frozen=True, rename="camel"):
     """What the Service asks for and the mode does; empty for the mode's default."""
     health_check: str = ""
     """How the endpoints are checked; empty if they are not."""
+    draining: str = ""
+    """What happens to open connections when an endpoint goes; empty for the default."""
 
     @property
     def label(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kpctl.snapshot.sockets import open_sockets
 from kpctl.snapshot.types import Snapshot
 from kubeproxy.facts.ids import Family
-from kubeproxy.modes.base import AnyItem, AnyValue, OpenSocket
+from kubeproxy.modes.base import SCAFFOLD, AnyBackend, AnyItem, AnyValue, OpenSocket, OwnedChange
 from kubeproxy.modes.userspace.items import Listener
 
 Items = Mapping[AnyItem, AnyValue]
@@ -31,7 +31,21 @@ async def kernel_items(
     if snapshot.kernel is None or family not in snapshot.kernel:
         return None
     opened = (snapshot.open_sockets or {}).get(family, frozenset())
-    return {**snapshot.kernel[family], **_listeners(opened, ports, wanted)}
+    found = settled(snapshot.backends[family], snapshot.kernel[family], wanted)
+    return {**found, **_listeners(opened, ports, wanted)}
+
+
+def settled(backend: AnyBackend, found: Items, wanted: Items) -> Items:
+    """What the kernel holds, with what is under way as it is wanted.
+
+    What drains, and a limit for that, which only the process that serves knows, is no difference.
+    """
+    return {
+        item: wanted[item]
+        if item in wanted and backend.is_under_way(OwnedChange(SCAFFOLD, item, value, wanted[item]))
+        else value
+        for item, value in found.items()
+    }
 
 
 async def _read(
@@ -45,7 +59,7 @@ async def _read(
     finally:
         await backend.close()
     opened = open_sockets(family).found if ports else frozenset()
-    return {**found, **_listeners(opened, ports, wanted)}
+    return {**settled(backend, found, wanted), **_listeners(opened, ports, wanted)}
 
 
 def _listeners(

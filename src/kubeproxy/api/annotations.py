@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from kubeproxy.facts.address import parse_cidr, parse_ip
 from kubeproxy.facts.policy import Algorithm, CheckKind, HealthCheck
 from kubeproxy.go.duration import Duration, format_duration, parse_duration
+
+Value = TypeVar("Value")
 
 HEAVIEST = 256
 LONGEST_SECONDS = 3600.0
@@ -28,6 +31,10 @@ MOST_BYTES = 512
 """The limit of what a UDP check sends or expects."""
 MOST_SOURCES = 1000
 """The limit of a list of sources: most modes have a rule for each."""
+MOST_WEIGHTS = 2000
+"""The limit of a list of weights: a slice has at most 1,000 endpoints."""
+MOST_CHARACTERS = 4096
+"""The limit of a check. Its path is sent to every endpoint, and kept while that is under way."""
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 
@@ -44,6 +51,8 @@ def parse_algorithm(text: str) -> Algorithm:
 
 def parse_weights(text: str) -> Mapping[str, int]:
     """Weights by address (its canonical text) or by zone: what is no address is a zone."""
+    if text.count(",") >= MOST_WEIGHTS:
+        raise ValueError(f"{text.count(',') + 1} entries are more than {MOST_WEIGHTS}")
     weights: dict[str, int] = {}
     for entry in _listed(text):
         name, separator, number = entry.rpartition("=")
@@ -72,7 +81,8 @@ def readable_sources(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """
     found: dict[str, None] = {}
     wrong: list[str] = []
-    for entry in (each.strip() for each in text.split(",")):
+    entries = text.split(",", MOST_SOURCES)
+    for entry in (each.strip() for each in entries[:MOST_SOURCES]):
         network, address = parse_cidr(entry), parse_ip(entry)
         if network is not None:
             found[network[1]] = None
@@ -80,13 +90,43 @@ def readable_sources(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
             found[f"{address[1]}/{address[0].bits}"] = None
         else:
             wrong.append(f"{_short(entry)} is no address and no network like 192.0.2.0/24")
-    if len(found) > MOST_SOURCES:
-        wrong.append(f"{len(found)} networks are more than {MOST_SOURCES}: the others are left out")
-    return tuple(found)[:MOST_SOURCES], tuple(wrong)
+    if len(entries) > MOST_SOURCES:
+        count = text.count(",") + 1
+        wrong.append(f"{count} entries are more than {MOST_SOURCES}: those beyond are left out")
+    return tuple(found), tuple(wrong)
 
 
 def format_sources(cidrs: Sequence[str]) -> str:
     return ",".join(cidrs)
+
+
+# --- draining ---
+
+
+def parse_draining(text: str) -> float | None:
+    """`keep` is None, `reset` is 0, and `drain limit=30s` the limit in seconds."""
+    word, *words = text.split() or [""]
+    if word == _DRAIN:
+        if len(words) != 1 or not words[0].startswith(_LIMIT):
+            raise ValueError(f"{_DRAIN} is not followed by a limit, as in: {_DRAIN} {_LIMIT}30s")
+        limit = words[0].removeprefix(_LIMIT)
+        return _of_word("limit", lambda value: _seconds(value, 1.0, LONGEST_SECONDS), limit)
+    if word not in _WITHOUT_LIMIT or words:
+        known = ", ".join((*_WITHOUT_LIMIT, f"{_DRAIN} {_LIMIT}30s"))
+        raise ValueError(f"{_short(text.strip())} is none of {known}")
+    return _WITHOUT_LIMIT[word]
+
+
+def format_draining(drain_seconds: float | None) -> str:
+    for word, value in _WITHOUT_LIMIT.items():
+        if value == drain_seconds:
+            return word
+    return f"{_DRAIN} {_LIMIT}{_duration(drain_seconds or 0)}"
+
+
+_WITHOUT_LIMIT: Mapping[str, float | None] = {"keep": None, "reset": 0.0}
+_DRAIN = "drain"
+_LIMIT = "limit="
 
 
 # --- health checks ---
@@ -97,6 +137,8 @@ def parse_health_check(text: str) -> HealthCheck | None:
 
     `none` is None: no check, also where a flag asks for one.
     """
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"{len(text)} characters are more than {MOST_CHARACTERS}")
     kind_text, *words = text.split() or [""]
     if [kind_text, *words] == [NO_CHECK]:
         return None
@@ -128,7 +170,7 @@ def parse_health_check(text: str) -> HealthCheck | None:
     return check
 
 
-def _of_word(key: str, parse: Callable[[str], object], value: str) -> object:
+def _of_word(key: str, parse: Callable[[str], Value], value: str) -> Value:
     try:
         return parse(value)
     except ValueError as error:

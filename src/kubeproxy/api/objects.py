@@ -15,6 +15,7 @@ ZONE_LABEL = "topology.kubernetes.io/zone"
 TRIGGER_TIME_ANNOTATION = "endpoints.kubernetes.io/last-change-trigger-time"
 ALGORITHM_ANNOTATION = "kubeproxy/algorithm"
 HEALTH_CHECK_ANNOTATION = "kubeproxy/health-check"
+DRAINING_ANNOTATION = "kubeproxy/draining"
 ALLOW_SOURCES_ANNOTATION = "kubeproxy/allow-sources"
 DENY_SOURCES_ANNOTATION = "kubeproxy/deny-sources"
 WEIGHTS_ANNOTATION = "kubeproxy/weights"
@@ -57,6 +58,12 @@ ANNOTATIONS = (
         " [health checks](../guides/health-checks.md)",
     ),
     KnownKey(
+        DRAINING_ANNOTATION,
+        "Service",
+        "what happens to open connections when an endpoint goes: `keep` (the default),"
+        " `drain limit=30s` or `reset`; see [balancing](../guides/balancing.md#draining)",
+    ),
+    KnownKey(
         ALLOW_SOURCES_ANNOTATION,
         "Service",
         "who may connect to any frontend: networks or addresses of both families, separated by"
@@ -96,6 +103,7 @@ class SliceLabels(_Object, frozen=True):
 class ServiceAnnotations(_Object, frozen=True):
     algorithm: str | None = field(default=None, name=ALGORITHM_ANNOTATION)
     health_check: str | None = field(default=None, name=HEALTH_CHECK_ANNOTATION)
+    draining: str | None = field(default=None, name=DRAINING_ANNOTATION)
     allow_sources: str | None = field(default=None, name=ALLOW_SOURCES_ANNOTATION)
     deny_sources: str | None = field(default=None, name=DENY_SOURCES_ANNOTATION)
 

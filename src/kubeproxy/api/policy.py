@@ -14,6 +14,7 @@ from typing import TypeVar
 from kubeproxy.api import objects
 from kubeproxy.api.annotations import (
     parse_algorithm,
+    parse_draining,
     parse_health_check,
     parse_weights,
     readable_sources,
@@ -38,6 +39,9 @@ def decode_policy(
         ),
         health_check=_value(
             objects.HEALTH_CHECK_ANNOTATION, annotations.health_check, parse_health_check, problems
+        ),
+        drain_seconds=_value(
+            objects.DRAINING_ANNOTATION, annotations.draining, parse_draining, problems
         ),
         allow_sources=allow,
         deny_sources=deny,

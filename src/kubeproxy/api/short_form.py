@@ -22,7 +22,7 @@ from typing import TypeAlias, TypeVar
 from msgspec import Struct
 
 from kubeproxy.api import objects
-from kubeproxy.api.annotations import HEAVIEST, parse_algorithm, parse_health_check
+from kubeproxy.api.annotations import HEAVIEST, parse_algorithm, parse_draining, parse_health_check
 from kubeproxy.errors import ObjectError
 from kubeproxy.facts.address import family_of, join_host_port, parse_ip
 from kubeproxy.facts.ids import Family, Protocol
@@ -36,6 +36,7 @@ MOST_BACKENDS = 1000
 OPTIONS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "algorithm": ("algorithm", parse_algorithm),
     "check": ("health_check", parse_health_check),
+    "draining": ("draining", parse_draining),
 }
 """Keys with the value of an annotation: its field in `ServiceAnnotations`, and what parses it."""
 

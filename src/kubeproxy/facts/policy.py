@@ -60,10 +60,13 @@ class Policy(Struct, frozen=True, gc=False, omit_defaults=True):
     """What one Service asks for, in one family.
 
     `allow_sources` is None without a restriction; an empty one lets no client of this family in.
+    `drain_seconds` is how long open connections to an endpoint that goes may go on: None without a
+    limit, 0 not at all.
     """
 
     algorithm: Algorithm | None = None
     health_check: HealthCheck | None = None
+    drain_seconds: float | None = None
     allow_sources: tuple[str, ...] | None = None
     deny_sources: tuple[str, ...] = ()
 

@@ -359,7 +359,7 @@ class Backend(ABC, Generic[I, V, Options]):
         return internal, sum(not plan.has_external for plan in served)
 
     def flow_rules(self, plan: ServicePlan | None, node: NodeFacts) -> FlowRules:
-        """What the UDP flows of a service port are like while the kernel has this plan.
+        """What the flows of a service port are like while the kernel has this plan.
 
         Asked before a change for what was, and after it for what is. A mode that translates flows
         to something other than endpoints overrides this.

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.plan.balance import NOT_SUPPORTED
+from kubeproxy.plan.draining import NOT_DRAINED
 from kubeproxy.plan.endpoints import FAILS, HINTS_IGNORED, HINTS_INCOMPLETE
 from kubeproxy.plan.health import ALL_FAIL
 from kubeproxy.plan.limits import REFUSED
@@ -74,6 +75,11 @@ def invalid_annotations(plans: Sequence[ServicePlan]) -> str:
 def unsupported_algorithm(plans: Sequence[ServicePlan]) -> str:
     """Which algorithm this mode does not have. Only nodes with an endpoint report that."""
     return _notes_with(NOT_SUPPORTED, plans)
+
+
+def unsupported_draining(plans: Sequence[ServicePlan]) -> str:
+    """For which protocol draining is not limited. Only nodes with an endpoint report that."""
+    return _notes_with(NOT_DRAINED, plans)
 
 
 def _notes_with(mark: str, plans: Sequence[ServicePlan]) -> str:

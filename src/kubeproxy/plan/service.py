@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from kubeproxy.facts.address import contained_in_any
 from kubeproxy.facts.endpoint import Endpoint, PortKey
-from kubeproxy.facts.ids import Protocol
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.policy import FULL_ROTATION, Rotation
 from kubeproxy.facts.service import PortFacts, ServiceFacts
@@ -22,10 +21,11 @@ from kubeproxy.plan.balance import (
     taking_part,
     with_weights,
 )
+from kubeproxy.plan.draining import drain_seconds_of, draining_notes, flow_endpoints
 from kubeproxy.plan.endpoints import Choice, choose_endpoints, excluded_endpoints
 from kubeproxy.plan.guard import guard_notes, guard_of
-from kubeproxy.plan.health import check_of, passing
-from kubeproxy.plan.limits import admit_addresses, admit_endpoints
+from kubeproxy.plan.health import check_of, passing, refused_check_notes
+from kubeproxy.plan.limits import admit_addresses, admit_endpoints, admit_node_port
 from kubeproxy.plan.types import (
     Excluded,
     Frontend,
@@ -63,7 +63,7 @@ def _plan_port(
 ) -> ServicePlan:
     accessible = _is_externally_accessible(service, port)
     endpoints, refused = admit_endpoints(endpoints, node)
-    outside = _outside_addresses(service, node)
+    outside = _outside_places(service, port, node)
     uses_cluster = not service.is_internal_policy_local or accessible
     uses_local = service.is_internal_policy_local or (
         service.is_external_policy_local and accessible
@@ -77,12 +77,19 @@ def _plan_port(
         node_name=node.name,
         zone=node.zone,
     )
-    serving, lingering = _flow_endpoints(port, endpoints, health.rotation.failing)
+    drain_seconds = drain_seconds_of(service, port.protocol)
+    serving, lingering = flow_endpoints(
+        port.protocol,
+        drain_seconds,
+        endpoints,
+        taking=(*(e for e in health.endpoints if e.is_ready), *choice.reachable),
+        failing=health.rotation.failing,
+    )
     return ServicePlan(
         id=service.port_id(port),
         cluster_ip=service.cluster_ip,
         port=port.port,
-        node_port=port.node_port,
+        node_port=outside.node_port,
         cluster=with_weights(choice.cluster, rotation.weights),
         local=with_weights(choice.local, rotation.weights),
         reachable=choice.reachable,
@@ -91,6 +98,7 @@ def _plan_port(
         affinity_seconds=service.affinity_seconds,
         algorithm=effective_algorithm(service, node),
         health_check=check_of(service, port.protocol),
+        drain_seconds=drain_seconds,
         is_internal_policy_local=service.is_internal_policy_local,
         is_external_policy_local=service.is_external_policy_local,
         is_externally_accessible=accessible,
@@ -114,22 +122,11 @@ def _plan_port(
             *rotation.ignored,
             *algorithm_notes(service, node),
             *health.notes,
+            *refused_check_notes(service, port.protocol, endpoints, node),
+            *draining_notes(service, port.protocol),
             *guard_notes(service, node),
         ),
     )
-
-
-def _flow_endpoints(
-    port: PortFacts, endpoints: tuple[Endpoint, ...], failing: Mapping[str, str]
-) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
-    """Return the endpoints that serve, and all that exist if none does.
-
-    Only UDP flows are ever cut: TCP and SCTP peers notice a dead endpoint by themselves.
-    """
-    if port.protocol is not Protocol.UDP:
-        return (), ()
-    serving = tuple(e for e in endpoints if e.is_serving and e.text not in failing)
-    return serving, () if serving else endpoints
 
 
 def _is_externally_accessible(service: ServiceFacts, port: PortFacts) -> bool:
@@ -137,15 +134,16 @@ def _is_externally_accessible(service: ServiceFacts, port: PortFacts) -> bool:
     return bool(port.node_port or service.load_balancer_ips or service.external_ips)
 
 
-class _OutsideAddresses(Struct, frozen=True, gc=False):
-    """The addresses of a Service that are served for the outside, and those that are not."""
+class _OutsidePlaces(Struct, frozen=True, gc=False):
+    """Where a service port is served for the outside, and where it is not."""
 
     external_ips: tuple[str, ...]
     load_balancer_ips: tuple[str, ...]
+    node_port: int
     excluded: tuple[Excluded, ...]
 
 
-def _outside_addresses(service: ServiceFacts, node: NodeFacts) -> _OutsideAddresses:
+def _outside_places(service: ServiceFacts, port: PortFacts, node: NodeFacts) -> _OutsidePlaces:
     limits = node.limits
     external, refused = admit_addresses(
         service.external_ips, limits.external_ip_cidrs, "--external-ip-cidrs"
@@ -156,7 +154,9 @@ def _outside_addresses(service: ServiceFacts, node: NodeFacts) -> _OutsideAddres
     if not node.allows_external_ips:
         external = ()
         refused = tuple(Excluded(a, GATE_OFF) for a in service.external_ips)
-    return _OutsideAddresses(external, balanced, (*refused, *also_refused))
+    node_port, refused_port = admit_node_port(port, node)
+    excluded = (*refused, *also_refused, *refused_port)
+    return _OutsidePlaces(external, balanced, node_port, excluded)
 
 
 def _frontends(
@@ -164,15 +164,15 @@ def _frontends(
     port: PortFacts,
     choice: Choice,
     node: NodeFacts,
-    addresses: _OutsideAddresses,
+    places: _OutsidePlaces,
 ) -> Iterator[Frontend]:
     if service.cluster_ip:
         yield _cluster_ip(service, port, choice, node)
     outside = _outside_policy(service, choice)
-    for address in addresses.external_ips:
+    for address in places.external_ips:
         yield outside.frontend(FrontendKind.EXTERNAL_IP, address, port.port)
-    vip_sources = _vip_sources(service, node, addresses.load_balancer_ips)
-    for address in addresses.load_balancer_ips:
+    vip_sources = _vip_sources(service, node, places.load_balancer_ips)
+    for address in places.load_balancer_ips:
         yield outside.frontend(
             FrontendKind.LOAD_BALANCER,
             address,
@@ -180,8 +180,8 @@ def _frontends(
             source_ranges=service.source_ranges,
             vip_sources=vip_sources,
         )
-    if port.node_port:
-        yield outside.frontend(FrontendKind.NODE_PORT, "", port.node_port)
+    if places.node_port:
+        yield outside.frontend(FrontendKind.NODE_PORT, "", places.node_port)
 
 
 def _verdict(is_local_policy: bool, choice: Choice) -> tuple[Verdict, str]:

@@ -142,14 +142,15 @@ class ServicePlan(Struct, frozen=True, gc=False):
 
     `cluster` and `local` are the pools that frontends name; `reachable` is their union, in
     canonical order. `is_externally_accessible` holds even if external IPs are switched off,
-    because upstream's rules show it. `serving`, for UDP only, are the endpoints to which an
-    established flow may go on, whatever policy chose for new ones; `lingering` are those that exist
-    while none serves. `endpoint_count` counts all endpoints that are known, usable or not.
-    `hairpin` are those on this node, usable or not: each of them may reach itself through a
-    frontend. `algorithm` is None for the mode's default. `quiesced` would be in a pool but for
-    their weight of 0: open connections go on. `guard` restricts who may connect to any frontend
-    that has endpoints; None lets everyone. `health_check`
-    is how endpoints of this port are checked.
+    because upstream's rules show it. `serving`, for UDP and where the Service limits draining, are
+    the endpoints to which an established flow may go on, whatever policy chose for new ones;
+    `lingering` are those that exist while none serves. `drain_seconds` is how long a flow to
+    another endpoint may go on: None for ever (TCP) or not at all (UDP), as upstream has it.
+    `endpoint_count` counts all endpoints that are known, usable or not. `hairpin` are those on this
+    node, usable or not: each of them may reach itself through a frontend. `algorithm` is None for
+    the mode's default. `quiesced` would be in a pool but for their weight of 0: open connections go
+    on. `guard` restricts who may connect to any frontend that has endpoints; None lets everyone.
+    `health_check` is how endpoints of this port are checked.
     """
 
     id: ServicePortId
@@ -164,6 +165,7 @@ class ServicePlan(Struct, frozen=True, gc=False):
     affinity_seconds: int = 0
     algorithm: Algorithm | None = None
     health_check: HealthCheck | None = None
+    drain_seconds: float | None = None
     is_internal_policy_local: bool = False
     is_external_policy_local: bool = False
     is_externally_accessible: bool = False

@@ -97,6 +97,15 @@ class Reporter:
             logger.error(report.error, "Failed to list conntrack entries", ipFamily=family)
         for problem in filter(self._flow_log.is_due, report.refused):
             logger.error(problem, "Failed to delete conntrack entries", ipFamily=family)
+        if report.unclosed and self._flow_log.is_due(report.unclosed):
+            logger.error(report.unclosed, "Failed to close sockets", ipFamily=family)
+        if report.reset:
+            logger.info(
+                "Connections to endpoints that have gone are reset",
+                ipFamily=family,
+                flows=report.reset,
+                closedSockets=report.closed,
+            )
         logger.v(2).info(
             "Stale flows deleted",
             ipFamily=family,

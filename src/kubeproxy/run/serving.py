@@ -28,6 +28,7 @@ from kubeproxy.inspection.pages import Pages
 from kubeproxy.inspection.server import InspectionServer, inspection_handler
 from kubeproxy.kernel.conntrack.table import Search, delete_stale
 from kubeproxy.kernel.route.table import host_addresses, watch_addresses
+from kubeproxy.kernel.sock_diag.table import close_sockets
 from kubeproxy.logs import get_logger
 from kubeproxy.logs.limit import LogLimit
 from kubeproxy.modes.base import AnyBackend, AnyMode, DriftListener
@@ -141,7 +142,12 @@ class Proxy:
         turns = RoundsFirst()
         self._flows = {
             family: FlowCleaner(
-                family, delete_stale, clock=clock, listener=self._reporter, turns=turns
+                family,
+                delete_stale,
+                clock=clock,
+                listener=self._reporter,
+                turns=turns,
+                close_sockets=close_sockets,
             )
             for family in nodes
         }
@@ -216,7 +222,7 @@ class Proxy:
             engine.doubt_flows()
 
     def _restart(self, reason: str) -> None:
-        if not self._ending.done():
+        if not self._ending.done() and not self.begin_hand_over():
             self._ending.set_exception(RestartNeeded(reason))
 
     async def run(self) -> None:
@@ -299,8 +305,11 @@ class Proxy:
 
         Return whether `run` comes to its end by itself.
         """
+        if self._ending.done():  # a rollout of another configuration: restart, then a signal
+            ending = None if self._ending.cancelled() else self._ending.exception()
+            return isinstance(ending, HandedOver)
         carries = any(backend.carries for backend in self._prepared.backends.values())
-        if not carries or self._ending.done() or not self._admission.has_successor():
+        if not carries or not self._admission.has_successor():
             return False
         self._ending.set_exception(HandedOver("another kube-proxy takes over"))
         return True

@@ -88,9 +88,9 @@ EVENTS = (
         "Plan",
         "Service",
         "Endpoints or addresses of the Service are not used, because of what they are (loopback,"
-        " link-local, multicast) or because of a flag (--endpoint-cidrs, --external-ip-cidrs,"
-        " --load-balancer-cidrs, --refused-node-ports). Recorded by nodes with an endpoint of this"
-        " Service. Only with --service-events.",
+        " link-local, multicast, a node port of the proxy's own servers) or because of a flag"
+        " (--endpoint-cidrs, --external-ip-cidrs, --load-balancer-cidrs, --refused-node-ports)."
+        " Recorded by nodes with an endpoint of this Service. Only with --service-events.",
         is_upstream=False,
     ),
     EventSpec(
@@ -111,6 +111,16 @@ EVENTS = (
         "The Service asks for an algorithm that the mode of this node does not have; the mode's"
         " default is used. Recorded by nodes with an endpoint of this Service. Only with"
         " --service-events.",
+        is_upstream=False,
+    ),
+    EventSpec(
+        "DrainingNotSupported",
+        WARNING,
+        "Plan",
+        "Service",
+        "The Service limits draining, and for a port of it that is not possible, for the reason in"
+        " the note: open connections are kept. Recorded by nodes with an endpoint of this Service."
+        " Only with --service-events.",
         is_upstream=False,
     ),
     EventSpec(

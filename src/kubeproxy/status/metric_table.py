@@ -431,6 +431,19 @@ EXTENSIONS = (
         _FAMILY,
     ),
     MetricSpec(
+        "kubeproxy_reset_flows_total",
+        "counter",
+        "Flows deleted because their endpoint has gone and their Service lets them drain or resets"
+        " them; in userspace mode the carrier closes connections and counts none here",
+        _FAMILY,
+    ),
+    MetricSpec(
+        "kubeproxy_reset_closed_sockets_total",
+        "counter",
+        "Sockets of this node that were closed along with such flows",
+        _FAMILY,
+    ),
+    MetricSpec(
         "kubeproxy_refused_service_ports",
         "gauge",
         "Service ports that the kernel refuses at present; they are retried with a growing pause",

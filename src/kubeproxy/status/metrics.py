@@ -162,6 +162,8 @@ class Metrics:
             report.deleted,
             ip_family=family,
         )
+        self.add("kubeproxy_reset_flows_total", report.reset, ip_family=family)
+        self.add("kubeproxy_reset_closed_sockets_total", report.closed, ip_family=family)
         self.set("kubeproxy_conntrack_owed_service_ports", report.owed, ip_family=family)
 
     def _observe_done(self, report: RoundReport, family: str) -> None:

@@ -22,6 +22,7 @@ from kubeproxy.plan.findings import (
     no_local_endpoints,
     refused_addresses,
     unsupported_algorithm,
+    unsupported_draining,
 )
 from kubeproxy.plan.types import ServicePlan
 from kubeproxy.status.event_series import NORMAL, WARNING, service_reference
@@ -71,6 +72,11 @@ class ServiceEvents:
         if note and note != unsupported_algorithm(before) and self._limit.is_due():
             self._recorder.record(
                 service, type=WARNING, reason="AlgorithmNotSupported", action="Plan", note=note
+            )
+        note = unsupported_draining(after)
+        if note and note != unsupported_draining(before) and self._limit.is_due():
+            self._recorder.record(
+                service, type=WARNING, reason="DrainingNotSupported", action="Plan", note=note
             )
         note = failing_endpoints(after)
         if note and note != failing_endpoints(before) and self._limit.is_due():

@@ -29,7 +29,6 @@ from msgspec.structs import replace
 from kubeproxy.errors import Drifted, KernelError, Rejected, fault_text
 from kubeproxy.facts.endpoint import SliceFacts
 from kubeproxy.facts.ids import Family, ServiceName
-from kubeproxy.facts.ids import Protocol as TransportProtocol
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.service import ServiceFacts
 from kubeproxy.modes.base import (
@@ -41,7 +40,7 @@ from kubeproxy.modes.base import (
     AnySink,
     Owner,
 )
-from kubeproxy.plan.conntrack import NO_FLOWS
+from kubeproxy.plan.conntrack import NO_FLOWS, has_flow_rules
 from kubeproxy.sync.clock import Clock
 from kubeproxy.sync.edits import edits_of
 from kubeproxy.sync.flows import FlowCleaner
@@ -246,10 +245,10 @@ class Engine:
         self.request(full=items is None or len(self._doubtful) > MOST_DOUBTFUL)
 
     def doubt_flows(self) -> None:
-        """Request a look at all UDP flows: rules that are gone now may have begun some of them."""
+        """Request a look at all flows: rules that are gone now may have begun some of them."""
         if self._flows is not None:
             for plan in self.pipeline.plans():
-                if plan.id.protocol is TransportProtocol.UDP:
+                if has_flow_rules(plan):
                     self._flows.debts.change(plan.id, NO_FLOWS)
             self.request()
 
@@ -357,7 +356,7 @@ class Engine:
     def _remember(self, recomputed: Recomputed) -> None:
         """Keep what flows were like, and trigger times, until their owner is programmed."""
         if self._flows is not None:
-            for owner, before in recomputed.udp_changes:
+            for owner, before in recomputed.flow_changes:
                 former = self.backend.flow_rules(before, self.pipeline.node)
                 self._flows.debts.change(owner, former)
         for name, times in recomputed.trigger_times.items():
@@ -526,13 +525,15 @@ class Engine:
         if self._flows is None:
             return
         waiting, node = self._refused.owners(), self.pipeline.node
+        plans = {
+            owner: self.pipeline.plan_of(owner)
+            for owner in self._flows.debts.changing()
+            if owner not in waiting
+        }
+        if any(plan and plan.drain_seconds is not None for plan in plans.values()):
+            self._flows.debts.frontends = self.pipeline.index_frontends()
         self._flows.programmed(
-            {
-                owner: self.backend.flow_rules(self.pipeline.plan_of(owner), node)
-                for owner in self._flows.debts.changing()
-                if owner not in waiting
-            },
-            node,
+            {owner: self.backend.flow_rules(plan, node) for owner, plan in plans.items()}, node
         )
 
 

@@ -22,11 +22,10 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from kubeproxy.errors import fault_text
-from kubeproxy.facts.address import pack_address
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.ids import Protocol as TransportProtocol
 from kubeproxy.facts.node import NodeFacts
-from kubeproxy.kernel.conntrack.table import Search, Searched
+from kubeproxy.kernel.conntrack.table import CloseSockets, Search, Searched, close_none
 from kubeproxy.modes.base import Owner
 from kubeproxy.plan.conntrack import FlowRules
 from kubeproxy.sync.clock import Clock
@@ -88,12 +87,14 @@ class FlowCleaner:
         clock: Clock,
         listener: FlowListener,
         turns: RoundsFirst | None = None,
+        close_sockets: CloseSockets = close_none,
     ) -> None:
         """`turns` is shared by the families of a process."""
         self.debts = FlowDebts()
         self.turns = turns or RoundsFirst()
         self._family = family
         self._delete_stale = delete_stale
+        self._close_sockets = close_sockets
         self._clock = clock
         self._listener = listener
         self._rest_until = float("-inf")
@@ -103,7 +104,7 @@ class FlowCleaner:
         """The kernel has these service ports as they are now. What their flows must be like."""
         if not rules:
             return
-        self.debts.set_node_addresses(frozenset(map(pack_address, node.node_port_addresses)))
+        self.debts.set_node(node)
         now = self._clock.monotonic()
         for owner, wanted in rules.items():
             self.debts.programmed(owner, wanted, now)
@@ -141,12 +142,15 @@ class FlowCleaner:
     async def _clean(self, protocol: TransportProtocol, owners: Mapping[Owner, int]) -> None:
         places = self.debts.places(owners)
         started = self._clock.monotonic()
+        self.debts.begin(owners, started)
         try:
             searched = await self._delete_stale(
                 Search(
                     family=self._family,
                     protocol=protocol,
                     is_stale=partial(self.debts.is_stale, protocol),
+                    is_noticed=partial(self.debts.is_noticed, protocol),
+                    close_sockets=self._close_sockets,
                     wait_turn=self.turns.wait_turn,
                     destinations=places,
                     addresses=self.debts.addresses(places),
@@ -167,8 +171,11 @@ class FlowCleaner:
                 finished_at=self._clock.time(),
                 seconds=seconds,
                 deleted=searched.deleted,
+                reset=searched.reset,
+                closed=searched.closed,
                 owed=len(self.debts),
                 error=searched.error,
                 refused=tuple(dict.fromkeys(searched.refused.values())),
+                unclosed=searched.unclosed,
             )
         )

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from kubeproxy.errors import fault_text
 from kubeproxy.facts.endpoint import Endpoint, PortKey
-from kubeproxy.facts.ids import Protocol as TransportProtocol
 from kubeproxy.facts.ids import ServiceName
 from kubeproxy.facts.node import NodeFacts, planning_facts
 from kubeproxy.facts.policy import FULL_ROTATION, Rotation
@@ -31,6 +30,7 @@ from kubeproxy.modes.base import (
     AnyValue,
     Owner,
 )
+from kubeproxy.plan.conntrack import has_flow_rules
 from kubeproxy.plan.frontends import Frontends
 from kubeproxy.plan.health import passing
 from kubeproxy.plan.limits import admit_endpoints
@@ -46,8 +46,9 @@ class Recomputed(Struct, frozen=True):
     """What one pass over the dirty services did."""
 
     services: int = 0
-    udp_changes: tuple[tuple[Owner, ServicePlan | None], ...] = ()
-    """UDP ports whose plan is another one now, each with the plan of before."""
+    flow_changes: tuple[tuple[Owner, ServicePlan | None], ...] = ()
+    """Service ports whose flows may become stale and whose plan is another one now, each with the
+    plan of before."""
     trigger_times: Mapping[ServiceName, tuple[float, ...]] = {}
     faults: Mapping[ServiceName, str] = {}
 
@@ -157,10 +158,10 @@ class Pipeline:
         else:
             for name, before in replaced.items():
                 self._render_changes(before, self._plans.get(name, ()))
-        udp_changes = [
+        flow_changes = [
             change
             for name, before in replaced.items()
-            for change in _udp_changes(before, self._plans.get(name, ()))
+            for change in _flow_changes(before, self._plans.get(name, ()))
         ]
         for listener in self._listeners:
             listener.replanned(self, replaced)
@@ -169,7 +170,7 @@ class Pipeline:
             for name, text in self.faults.items()
             if name in names or name not in known_faults
         }
-        return Recomputed(len(names), tuple(udp_changes), dirty.trigger_times, faults)
+        return Recomputed(len(names), tuple(flow_changes), dirty.trigger_times, faults)
 
     @property
     def _is_large(self) -> bool:
@@ -320,11 +321,11 @@ def count_local_ready(
     )
 
 
-def _udp_changes(
+def _flow_changes(
     before: tuple[ServicePlan, ...], after: tuple[ServicePlan, ...]
 ) -> Iterable[tuple[Owner, ServicePlan | None]]:
-    old = {plan.id: plan for plan in before if plan.id.protocol is TransportProtocol.UDP}
-    new = {plan.id: plan for plan in after if plan.id.protocol is TransportProtocol.UDP}
+    old = {plan.id: plan for plan in before if has_flow_rules(plan)}
+    new = {plan.id: plan for plan in after if has_flow_rules(plan)}
     for key in old.keys() | new.keys():
         if old.get(key) != new.get(key):
             yield key, old.get(key)

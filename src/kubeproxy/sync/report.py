@@ -80,14 +80,19 @@ class RoundReport(Struct, frozen=True):
 class FlowReport(Struct, frozen=True):
     """The outcome of one search for stale flows.
 
-    `owed` counts the service ports whose flows must still be looked through. `error` is why not the
-    whole table was seen, and `refused` why some flows could not be deleted.
+    `reset` counts the deleted flows whose clients are to notice, because their Service asks for
+    that, and `closed` the sockets of this node among them. `owed` counts the service ports whose
+    flows must still be looked through. `error` is why not the whole table was seen, `refused` why
+    some flows could not be deleted, and `unclosed` why sockets could not be closed.
     """
 
     family: Family
     finished_at: float
     seconds: float
     deleted: int = 0
+    reset: int = 0
+    closed: int = 0
     owed: int = 0
     error: str = ""
     refused: tuple[str, ...] = ()
+    unclosed: str = ""

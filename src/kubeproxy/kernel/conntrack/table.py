@@ -7,7 +7,8 @@ few datagrams at a time: the kernel's part needs no Python, and parsing a datagr
 of a millisecond, so a table of a million entries does not stall the event loop. What a datagram
 holds is deleted before the next one is read: memory does not grow with the table or with what is
 stale. Events that the kernel dropped because they were not read in time are counted. Leaves to
-others: which flows are stale, what entries mean, and what to do when a search fails.
+others: which flows are stale, closing sockets (`sock_diag`), what entries mean, and what to do when
+a search fails.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from kubeproxy.kernel.netlink.socket import (
     kernel_error,
 )
 from kubeproxy.kernel.rcu import wait_for_readers
+from kubeproxy.kernel.sock_diag.wire import Closed, Ends
 
 _ATTEMPTS = 5
 _DELETES_PER_DATAGRAM = 64
@@ -64,12 +66,21 @@ IsStale: TypeAlias = Callable[[bytes, bytes], bool]
 """(original destination, reply source), each as packed address and port."""
 
 
+CloseSockets: TypeAlias = Callable[[Family, Protocol, Sequence[Ends]], Closed]
+"""Closes the sockets of this network namespace that have sent these flows."""
+
+
+def close_none(_family: Family, _protocol: Protocol, _flows: Sequence[Ends]) -> Closed:
+    return Closed()
+
+
 class Search(Struct, frozen=True):
     """Which flows to delete: those for which `is_stale` is true.
 
     Only flows to `destinations` (packed address and port, or a port alone) and to `addresses` are
-    looked at; by default all are. `wait_turn` is called before each datagram, to let others go
-    first. Both functions are called by another thread.
+    looked at; by default all are. Of stale flows for which `is_noticed` is true the senders'
+    sockets are closed, if they are on this node. `wait_turn` is called before each datagram, to let
+    others go first. All functions are called by another thread.
     """
 
     family: Family
@@ -78,18 +89,24 @@ class Search(Struct, frozen=True):
     destinations: Collection[bytes] = ()
     addresses: Collection[bytes] | None = None
     wait_turn: Callable[[], None] = lambda: None
+    is_noticed: IsStale = lambda _destination, _reply_source: False
+    close_sockets: CloseSockets = close_none
 
 
 class Searched(Struct, frozen=True):
     """What a search did: the number of deleted entries, and what went wrong.
 
-    `refused` has the destinations of flows that were not deleted, each with the reason. With
-    `error`, not the whole table was seen.
+    `reset` counts those whose senders were to notice, `closed` their sockets on this node;
+    `unclosed` is why others could not be closed. `refused` has the destinations of flows that were
+    not deleted, each with the reason. With `error`, not the whole table was seen.
     """
 
     deleted: int = 0
     refused: Mapping[bytes, str] = {}
     error: str = ""
+    reset: int = 0
+    closed: int = 0
+    unclosed: str = ""
 
 
 async def delete_stale(search: Search) -> Searched:
@@ -105,8 +122,8 @@ async def delete_stale(search: Search) -> Searched:
             for destination in wire.narrow(search.family, search.destinations):
                 await _search_in(listing, deleting, search, destination, done)
     except KernelError as error:
-        return Searched(done.deleted, done.refused, str(error))
-    return Searched(done.deleted, done.refused)
+        return done.searched(str(error))
+    return done.searched()
 
 
 class _Progress:
@@ -115,7 +132,12 @@ class _Progress:
     def __init__(self) -> None:
         self.deleted = 0
         self.refused: dict[bytes, str] = {}
+        self.reset = self.closed = 0
+        self.unclosed = ""
         self.deadline = time.monotonic() + LONGEST_SEARCH_SECONDS
+
+    def searched(self, error: str = "") -> Searched:
+        return Searched(self.deleted, self.refused, error, self.reset, self.closed, self.unclosed)
 
 
 async def _search_in(
@@ -143,10 +165,30 @@ def _search_some(
         if flows is None:
             return False
         stale = {f.key: f for f in flows if search.is_stale(f.destination, f.reply_source)}
+        _close_senders(list(stale.values()), search, done)
         refused = deleting.delete(list(stale.values()))
         done.deleted += len(stale) - len(refused)
         done.refused |= {flow.destination: why for flow, why in refused}
     return True
+
+
+def _close_senders(stale: Sequence[Flow], search: Search, done: _Progress) -> None:
+    """Close the sockets whose owners are to notice that their flow ends.
+
+    Before the flow is deleted: a closed socket of TCP sends a reset, which reaches the endpoint
+    only as long as it is translated.
+    """
+    noticed = [f for f in stale if search.is_noticed(f.destination, f.reply_source)]
+    if not noticed:
+        return
+    closed = search.close_sockets(
+        search.family,
+        search.protocol,
+        [Ends(wire.source_of(flow, search.family), flow.destination) for flow in noticed],
+    )
+    done.reset += len(noticed)
+    done.closed += closed.count
+    done.unclosed = closed.error or done.unclosed
 
 
 class Conntrack(NetlinkSocket):

@@ -178,6 +178,12 @@ class Flow(NamedTuple):
         )
 
 
+def source_of(flow: Flow, family: Family) -> bytes:
+    """Who sent the flow: packed address and port."""
+    found = codec.parse_attrs(flow.attributes)
+    return walk_tuple(found.get(CTA_TUPLE_ORIG, b""), ENDS[family])[1]
+
+
 class ListingPart(Struct, frozen=True):
     """One datagram of a listing; `errno` is None unless the listing ends here."""
 

@@ -7,7 +7,9 @@
     BoundAddress   a service address on that link                → PRESENT
 
 A virtual server and its real servers are one item, so that one changed endpoint is found by
-comparing one value, and only what differs in it is sent.
+comparing one value, and only what differs in it is sent. How long real servers drain is part of it
+as well, although the kernel does not keep that and the sink has to remember it: of two Services
+that claim one place, the one that has it must be the one whose limit holds.
 """
 
 from __future__ import annotations
@@ -84,15 +86,20 @@ class RealServer(Struct, frozen=True, gc=False):
 
 
 class ServerSpec(Struct, frozen=True):
-    """How a virtual server balances, and its real servers in the order of `place`."""
+    """How a virtual server balances, and its real servers in the order of `place`.
+
+    `drain_seconds` is how long a removed real server may keep its connections; None if the Service
+    has no limit of its own, or if this was read by a process that has not set it.
+    """
 
     scheduler: str
     flags: int
     timeout_seconds: int
     real_servers: tuple[RealServer, ...] = ()
+    drain_seconds: float | None = None
 
     def has_head_of(self, other: ServerSpec) -> bool:
-        """Is everything equal but the real servers?"""
+        """Is everything equal that the kernel keeps, but the real servers?"""
         return (self.scheduler, self.flags, self.timeout_seconds) == (
             other.scheduler,
             other.flags,
@@ -101,7 +108,10 @@ class ServerSpec(Struct, frozen=True):
 
 
 def is_draining(found: ServerSpec | None, wanted: ServerSpec | None) -> bool:
-    """Does only that differ which was left to drain: real servers of weight 0, wanted no more?"""
+    """Does only that differ which was left to drain: real servers of weight 0, wanted no more?
+
+    Limits may differ: only the process that serves knows them.
+    """
     if found is None or wanted is None or not found.has_head_of(wanted):
         return False
     places = {real.place for real in wanted.real_servers}

@@ -40,6 +40,7 @@ from kubeproxy.modes.ipvs.rules.refused import refused_by_out_filter, refused_in
 from kubeproxy.modes.ipvs.rules.scheduling import ALGORITHMS
 from kubeproxy.modes.ipvs.scaffold import scaffold, scope
 from kubeproxy.modes.ipvs.sinks.addresses import AddressSink
+from kubeproxy.modes.ipvs.sinks.draining import PASS_SECONDS
 from kubeproxy.modes.ipvs.sinks.servers import ServerSink
 from kubeproxy.modes.ipvs.sinks.sets import SetSink
 from kubeproxy.modes.ipvs.sinks.tables import KernelTables, Tables
@@ -140,6 +141,7 @@ class IpvsBackend(Backend[Item, Value, Options]):
             self._servers.drain(now)
         except KernelError as error:
             logger.error(error, "Try delete rs failed; trying again in a minute")
+            return PASS_SECONDS
         return self._servers.draining.seconds_left(now)
 
     async def refused_packets(self, frontends: Frontends) -> Sequence[RefusedPackets] | None:

@@ -14,6 +14,7 @@ from itertools import repeat
 from msgspec.structs import replace
 
 from kubeproxy.facts.address import is_ipv6_link_local, is_loopback
+from kubeproxy.facts.endpoint import Endpoint
 from kubeproxy.facts.ids import Protocol
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.kernel.ipvs.wire import IP_VS_SVC_F_PERSISTENT
@@ -183,6 +184,7 @@ class _Rendering:
             flags=persistent | balancing.flags,
             timeout_seconds=self._plan.affinity_seconds,
             real_servers=tuple(sorted(real_servers(self._plan, pool), key=_place)),
+            drain_seconds=self._plan.drain_seconds,
         )
 
     def _bind(self, address: str) -> None:
@@ -232,9 +234,22 @@ def real_servers(plan: ServicePlan, pool: Pool) -> Iterator[RealServer]:
     weights = pool.weights or repeat(1)
     for endpoint, weight in zip(pool.endpoints, weights, strict=False):
         yield RealServer(endpoint.address, endpoint.port, weight)
-    for endpoint in plan.quiesced:
-        if endpoint.is_local or pool is not plan.local:
-            yield RealServer(endpoint.address, endpoint.port, 0)
+    for endpoint in _keeping(plan, pool):
+        yield RealServer(endpoint.address, endpoint.port, 0)
+
+
+def _keeping(plan: ServicePlan, pool: Pool) -> Iterator[Endpoint]:
+    """The endpoints that keep their connections without a limit, and take no new one here.
+
+    Where a Service resets or limits connections, the plan names all of them (`serving`), also those
+    that a traffic policy or a hint has left out of this pool: once removed, a real server has only
+    the limit. Whom the plan does not name is removed, so that the limit begins.
+    """
+    if plan.drain_seconds is None:
+        yield from (e for e in plan.quiesced if e.is_local or pool is not plan.local)
+    else:
+        present = {id(endpoint) for endpoint in pool.endpoints}
+        yield from (e for e in plan.serving if id(e) not in present)
 
 
 def _place(real: RealServer) -> Place:

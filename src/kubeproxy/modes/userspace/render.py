@@ -67,6 +67,7 @@ def balance_of(plan: ServicePlan, pool: PoolName) -> Balance:
         affinity_seconds=plan.affinity_seconds,
         algorithm=plan.algorithm,
         weights=chosen.weights,
+        drain_seconds=plan.drain_seconds,
     )
 
 

@@ -2,7 +2,8 @@
 
 Only what differs is sent. What comes is sent before what goes, so that a service is never without
 a real server in between. Removed TCP real servers are not deleted here: whether they may go depends
-on their connections (see `sinks.draining`).
+on their connections (see `sinks.draining`). Likewise those of other protocols, where the Service
+limits draining.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def compile_server(
         bodies = (_format_head(wire.IPVS_CMD_SET_SERVICE, server, new), *bodies)
     wanted = {real.place for real in new.real_servers}
     leaving = tuple(real for real in old.real_servers if real.place not in wanted)
-    if server.protocol in DRAINED:
+    if server.protocol in DRAINED or new.drain_seconds is not None:
         return ServerWork(server, new, bodies, leaving)
     return ServerWork(server, new, (*bodies, *(format_delete(key, real.place) for real in leaving)))
 

@@ -2,7 +2,9 @@
 
 A removed TCP endpoint may still be finishing its connections, so it is only excluded from new
 scheduling, and deleted once it is idle. There is a limit: a connection that is never closed must
-not keep it for ever. Time is an argument.
+not keep it for ever. A Service may have a shorter one (`plan.draining`), which holds for other
+protocols as well. Connections of a deleted real server end, as `expire_nodest_conn` is set. Time is
+an argument.
 """
 
 from __future__ import annotations
@@ -10,9 +12,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from kubeproxy.modes.ipvs.items import Place, VirtualServer
+from kubeproxy.plan.draining import Deadlines
 
 PASS_SECONDS = 60.0
 """The interval at which draining real servers are checked for connections."""
+
+CUT_AFTER_SECONDS = 1.0
+"""How long after a Service's own limit a real server is deleted. Conntrack's entries go with it,
+and by these the sockets of this node are found that are to be closed (`sync.flows`)."""
 
 
 class Draining:
@@ -20,18 +27,20 @@ class Draining:
 
     def __init__(self, limit_seconds: float) -> None:
         self._limit_seconds = limit_seconds
-        # None until the first pass fills it in: a sink that applies a batch has no clock.
+        # None until it is next looked at: a sink that applies a batch has no clock.
         self._since: dict[VirtualServer, dict[Place, float | None]] = {}
+        self._added: set[VirtualServer] = set()
         self._next_pass = 0.0
+        self.limits: dict[VirtualServer, float] = {}
+        """Of virtual servers whose Service has a limit of its own."""
+        # When such a limit is up. The others are looked at in a pass.
+        self._deadlines = Deadlines[VirtualServer]()
 
     def __len__(self) -> int:
         return sum(map(len, self._since.values()))
 
     def places(self, server: VirtualServer) -> Collection[Place]:
         return self._since.get(server, {}).keys()
-
-    def servers(self) -> tuple[VirtualServer, ...]:
-        return tuple(self._since)
 
     def add(self, server: VirtualServer, places: Iterable[Place]) -> None:
         """Record that these drain; those that already do keep their time."""
@@ -40,6 +49,7 @@ class Draining:
             waiting.setdefault(place, None)
         if not waiting:
             del self._since[server]
+        self._added.add(server)
 
     def discard(self, server: VirtualServer, places: Iterable[Place]) -> None:
         """Record that these no longer drain: they are wanted again, or gone."""
@@ -50,30 +60,59 @@ class Draining:
             waiting.pop(place, None)
         if not waiting:
             del self._since[server]
+        self._set_deadline(server)
 
     def forget(self, server: VirtualServer) -> None:
         """Record that the virtual server is gone, and its real servers with it."""
         self._since.pop(server, None)
+        self.limits.pop(server, None)
+        self._deadlines.discard(server)
 
-    def is_due(self, now: float) -> bool:
-        return bool(self._since) and now >= self._next_pass
+    def set_limit(self, server: VirtualServer, limit_seconds: float | None) -> None:
+        """Real servers of this one drain so long from now on; None is as long as all others."""
+        if limit_seconds is None:
+            self.limits.pop(server, None)
+        else:
+            self.limits[server] = limit_seconds
+        self._set_deadline(server)
 
-    def begin_pass(self, now: float) -> None:
-        """Start the time of those added since the last pass, and plan the next pass."""
-        self._next_pass = now + PASS_SECONDS
-        for waiting in self._since.values():
-            for place, since in waiting.items():
-                waiting[place] = now if since is None else since
+    def _set_deadline(self, server: VirtualServer) -> None:
+        known = [since for since in self._since.get(server, {}).values() if since is not None]
+        if known and server in self.limits:
+            self._deadlines.set(server, min(known) + self._limit(server))
+        else:
+            self._deadlines.discard(server)
+
+    def take_due(self, now: float) -> tuple[VirtualServer, ...]:
+        """The virtual servers to look at: all in a pass, else those where a time is up."""
+        for server in self._added:
+            waiting = self._since.get(server, {})
+            waiting |= {place: now for place, since in waiting.items() if since is None}
+            self._set_deadline(server)
+        self._added.clear()
+        if self._since and now >= self._next_pass:
+            self._next_pass = now + PASS_SECONDS
+            return tuple(self._since)
+        due = self._deadlines.take(now)
+        for server in due:
+            self._set_deadline(server)  # until its real servers are gone: the kernel may refuse
+        return tuple(due)
 
     def seconds_left(self, now: float) -> float | None:
-        """Seconds until the next pass; None while no real server drains."""
-        return max(self._next_pass - now, 0.0) if self._since else None
+        """Seconds until something is due; None while no real server drains."""
+        if not self._since:
+            return None
+        return max(min(self._deadlines.first(), self._next_pass) - now, 0.0)
+
+    def _limit(self, server: VirtualServer) -> float:
+        own = self.limits.get(server)
+        return self._limit_seconds if own is None else own + CUT_AFTER_SECONDS
 
     def expired(self, server: VirtualServer, now: float) -> frozenset[Place]:
         """Those whose time is up, whether they have connections or not."""
-        waiting = self._since.get(server, {})
+        limit = self._limit(server)
         return frozenset(
             place
-            for place, since in waiting.items()
-            if since is not None and now - since >= self._limit_seconds
+            for place, since in self._since.get(server, {}).items()
+            if since is not None and since + limit <= now
         )

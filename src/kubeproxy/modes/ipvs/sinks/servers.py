@@ -52,10 +52,11 @@ class ServerSink:
       kernel's servers are ours: inside an excluded network only these are. The ledger is reset to
       what `read` returns, so it cannot be asked. After a restart it is empty, and servers in
       excluded networks count as foreign, which is what excluding them means.
-    - Which real servers are draining, and since when (`draining`). No owner wants them any more, so
-      to the ledger they are gone. If `read` showed them, the ledger would have them deleted, with
-      their connections. After a restart they are found by their weight of 0: no owner wants them
-      with it, so they begin to drain again.
+    - Which real servers are draining, since when, and until when at most (`draining`). No owner
+      wants them any more, so to the ledger they are gone. If `read` showed them, the ledger would
+      have them deleted, with their connections. After a restart they are found by their weight of
+      0: no owner wants them with it, so they begin to drain again. Limits of Services are not
+      known then: they differ from what is wanted, so that they are set, which sends nothing.
     """
 
     name = "ipvs"
@@ -104,6 +105,7 @@ class ServerSink:
             flags=service.flags,
             timeout_seconds=service.timeout_seconds,
             real_servers=tuple(sorted(present, key=lambda real: real.place)),
+            drain_seconds=self.draining.limits.get(server),
         )
 
     def _list(self, server: VirtualServer) -> list[RealServer]:
@@ -163,6 +165,7 @@ class ServerSink:
             self.draining.forget(server)
             return
         self._made.add(server)
+        self.draining.set_limit(server, spec.drain_seconds)
         wanted = {real.place for real in spec.real_servers}
         self.draining.discard(server, wanted)
         present = self._list(server) if existed_already else ()
@@ -174,7 +177,7 @@ class ServerSink:
         if not places:
             return
         key = format_key(server)
-        if server.protocol in DRAINED:
+        if server.protocol in DRAINED or server in self.draining.limits:
             # The weight goes first: no new connection can begin between the look and the deletion.
             self._tables.ipvs.send([format_quiesce(key, place) for place in places])
             self.draining.add(server, places)
@@ -186,10 +189,7 @@ class ServerSink:
 
     def drain(self, now: float) -> None:
         """Delete the real servers that have become idle, or have waited too long."""
-        if not self.draining.is_due(now):
-            return
-        self.draining.begin_pass(now)
-        for server in self.draining.servers():
+        for server in self.draining.take_due(now):
             self._delete_idle(server, self.draining.expired(server, now))
 
     def _delete_idle(self, server: VirtualServer, expired: frozenset[Place]) -> None:

@@ -32,7 +32,9 @@ class Route(NamedTuple):
 class Balance(Struct, frozen=True, array_like=True):
     """How a listener distributes connections.
 
-    `keep` are the endpoints to which UDP sessions may go on although new ones go elsewhere.
+    `keep` are the endpoints to which UDP sessions, and with `drain_seconds` connections, may go on
+    although new ones go elsewhere. To all others they may go on for `drain_seconds`; None is for
+    ever (TCP) or not at all (UDP).
     """
 
     targets: tuple[Target, ...]
@@ -42,6 +44,7 @@ class Balance(Struct, frozen=True, array_like=True):
     """None means in turn, as v1.25 does it."""
     weights: tuple[int, ...] = ()
     """Of the targets; empty means that all are equal."""
+    drain_seconds: float | None = None
 
 
 class OpenListener(Struct, frozen=True, tag=True):

@@ -11,6 +11,7 @@ from kubeproxy.facts.address import join_host_port
 from kubeproxy.modes.userspace.carrier.balance import MAX_CLIENTS, Balancer
 from kubeproxy.modes.userspace.carrier.budget import Budget
 from kubeproxy.modes.userspace.carrier.direction import PipePool
+from kubeproxy.modes.userspace.carrier.drains import Drains
 from kubeproxy.modes.userspace.carrier.hops import Address, Hops
 from kubeproxy.modes.userspace.carrier.messages import Route
 from kubeproxy.modes.userspace.carrier.reactor import Reactor, Timeouts
@@ -70,6 +71,8 @@ class Shared:
         for timeouts in (*self.dial_timeouts, self.pauses, self.lasting):
             reactor.add_timers(timeouts)
         reactor.add_timers(self.sweep)
+        self.drains = Drains()
+        reactor.add_timers(self.drains)
 
     def log(self, service: str, kind: str, detail: str) -> None:
         self.service_log.log(service, kind, detail, self.reactor.now)

@@ -2,7 +2,8 @@
 
 Promises: dialling never blocks accepting; each direction ends by itself; a listener over its share
 of descriptors leaves clients in the kernel's queue until there is room; one client over its part of
-that, and a connection that goes round in a loop, are reset. Leaves to others: which endpoint is
+that, and a connection that goes round in a loop, are reset, and so are connections to an endpoint
+whose time to drain is up. Leaves to others: which endpoint is
 next (`balance`), moving bytes (`direction`).
 """
 
@@ -14,11 +15,12 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.modes.userspace.carrier.balance import Target
 from kubeproxy.modes.userspace.carrier.direction import Direction
+from kubeproxy.modes.userspace.carrier.drains import Drain
 from kubeproxy.modes.userspace.carrier.hops import Address
 from kubeproxy.modes.userspace.carrier.messages import Balance, Route
 from kubeproxy.modes.userspace.carrier.reactor import Timeout
@@ -67,6 +69,7 @@ class TcpListener:
         self.family = handle.family
         self.shared = shared
         self.balancer = shared.new_balancer()
+        self._drain = Drain(shared.drains, self._end)
         self._connections: dict[Connection, None] = {}
         self._by_client: dict[str, int] = {}
         self._handle = handle
@@ -86,6 +89,18 @@ class TcpListener:
         self.balancer.update(
             balance.targets, balance.affinity_seconds, balance.algorithm, balance.weights
         )
+        aims = (connection.aim for connection in self._connections)
+        used = (aim for aim in aims if aim is not None)
+        self._drain.update(balance, used, self.shared.reactor.now)
+
+    def _end(self, targets: Collection[Target]) -> None:
+        """Reset the connections to these endpoints, which have had their time."""
+        ended = [each for each in self._connections if each.aim in targets]
+        for connection in ended:
+            connection.leave()
+        if ended:
+            detail = f"{len(ended)} to an endpoint that has gone"
+            self.shared.log(self.service, "connections reset", detail)
 
     def close(self) -> None:
         """Accept nothing more; connections go on until they end."""
@@ -215,6 +230,11 @@ class Connection:
     def target(self) -> Target | None:
         """The endpoint it is carried to, or None while none has answered."""
         return None if self._up is None else self._target
+
+    @property
+    def aim(self) -> Target | None:
+        """The endpoint it is carried to, or that is being tried."""
+        return self._target
 
     # --- reaching an endpoint ---
 
@@ -364,6 +384,16 @@ class Connection:
         if self._up is not None and self._down is not None:
             self._pump(self._up, self._down)
 
+    def leave(self) -> None:
+        """Give the endpoint up: reset both peers, or try the next one if it has not answered."""
+        if self._up is None:
+            self._failed(errno.ECONNABORTED)
+            return
+        for handle in (self._client, self._endpoint):
+            if handle is not None:
+                _linger_not(handle)
+        self.close()
+
     def close(self) -> None:
         """Close both sockets; harmless when repeated."""
         if self._is_closed:
@@ -380,9 +410,14 @@ class Connection:
 
 def _reset(handle: socket.socket) -> None:
     """Close a connection at once, so that its client notices."""
+    _linger_not(handle)
+    handle.close()
+
+
+def _linger_not(handle: socket.socket) -> None:
+    """Make closing this socket a reset."""
     with contextlib.suppress(OSError):
         handle.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
-    handle.close()
 
 
 def _is_connected(handle: socket.socket) -> bool:

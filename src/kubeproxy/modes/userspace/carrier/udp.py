@@ -14,11 +14,14 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from kubeproxy.facts.address import join_host_port
 from kubeproxy.modes.userspace.carrier.balance import Target
+from kubeproxy.modes.userspace.carrier.drains import Drain
 from kubeproxy.modes.userspace.carrier.hops import Address
 from kubeproxy.modes.userspace.carrier.messages import Balance, Route
 from kubeproxy.modes.userspace.carrier.shared import Shared
@@ -81,6 +84,7 @@ class UdpListener:
         self.shared = all_sessions.shared
         self.balancer = self.shared.new_balancer()
         self.sessions: dict[Key, Session] = {}
+        self._drain = Drain(self.shared.drains, self._end)
         handle.setblocking(False)
         if handle.family == socket.AF_INET6:
             handle.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
@@ -89,12 +93,20 @@ class UdpListener:
         self.shared.reactor.register(handle.fileno(), select.EPOLLIN, self._on_datagrams)
 
     def update(self, balance: Balance) -> None:
-        """New sessions go to the new endpoints; those to endpoints that no longer serve end."""
+        """New sessions go to the new endpoints; those to endpoints that no longer serve end.
+
+        At once, unless the Service lets them drain.
+        """
         self.balancer.update(
             balance.targets, balance.affinity_seconds, balance.algorithm, balance.weights
         )
-        kept = {*balance.targets, *balance.keep}
-        for session in [s for s in self.sessions.values() if s.target not in kept]:
+        if balance.drain_seconds is None:
+            balance = replace(balance, drain_seconds=0.0)
+        used = (session.target for session in self.sessions.values())
+        self._drain.update(balance, used, self.shared.reactor.now)
+
+    def _end(self, targets: Collection[Target]) -> None:
+        for session in [s for s in self.sessions.values() if s.target in targets]:
             session.close()
 
     def close(self) -> None:

@@ -30,6 +30,8 @@ from kubeproxy.modes.userspace.carrier.messages import (
 
 REPLY_TIMEOUT_SECONDS = 30.0
 """A carrier that does not reply for so long is stuck, and is killed."""
+START_TIMEOUT_SECONDS = 300.0
+"""Its first reply comes after a start of Python, which may take long on a node that is starting."""
 
 _MODULE = "kubeproxy.modes.userspace.carrier"
 _READ_BYTES = 1 << 16
@@ -63,6 +65,7 @@ class Supervisor:
         self._decoder = FrameDecoder()
         self._asked = 0
         self._waiting: dict[int, asyncio.Future[SyncReply | InspectReply]] = {}
+        self._has_replied = False
         self._exited = asyncio.Event()
         self._exited.set()
 
@@ -106,6 +109,7 @@ class Supervisor:
             theirs.close()
         self._control = ours
         self._decoder = FrameDecoder()
+        self._has_replied = False
         self._exited.clear()
         asyncio.get_running_loop().add_reader(ours, self._on_readable)
 
@@ -157,16 +161,15 @@ class Supervisor:
         if self._control is None:
             raise Drifted("the carrier process does not run")
         control = self._control
+        limit = self.reply_timeout_seconds if self._has_replied else START_TIMEOUT_SECONDS
         try:
-            async with asyncio.timeout(self.reply_timeout_seconds):
+            async with asyncio.timeout(limit):
                 for request in requests:
                     await _send(control, format_frame(request.command), request.handle)
                 return await self._ask(control, question)
         except TimeoutError:
             await self.stop()
-            raise Drifted(
-                f"the carrier did not answer within {self.reply_timeout_seconds:g} s"
-            ) from None
+            raise Drifted(f"the carrier did not answer within {limit:g} s") from None
         except OSError as error:
             await self.stop()
             raise Drifted(f"the carrier process is gone: {error}") from error
@@ -195,6 +198,7 @@ class Supervisor:
             self._close_control()
             return
         self._decoder.feed(data)
+        self._has_replied = True
         for reply in self._decoder.replies():
             match reply:
                 case LogMessage():

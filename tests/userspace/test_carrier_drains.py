@@ -1,0 +1,127 @@
+"""Connections to endpoints that go, through a real carrier process and by a clock of the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+import pytest
+from tests.support.userspace_kit import HERE, Proxy, Servers, close
+from tests.support.waiting import within_limit
+
+from kubeproxy.modes.userspace.carrier.balance import Target
+from kubeproxy.modes.userspace.carrier.drains import Drain, Drains
+from kubeproxy.modes.userspace.carrier.messages import Balance
+
+A, B = Target("10.244.1.1", 80), Target("10.244.1.2", 80)
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(100):
+        writer.write(data)
+        await writer.drain()
+    await close(writer)
+
+
+class Client:
+    """An open connection through the proxy to an echo server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @staticmethod
+    async def connect(port: int) -> Client:
+        client = Client(*await asyncio.open_connection(HERE, port))
+        await client.ask()
+        return client
+
+    async def ask(self) -> None:
+        self.writer.write(b"who?")
+        assert await within_limit(self.reader.readexactly(4)) == b"who?"
+
+    async def notice(self) -> None:
+        """Fail with a reset, without sending."""
+        with pytest.raises(ConnectionResetError):
+            await within_limit(self.reader.read(1))
+        self.writer.close()
+
+
+async def test_connections_to_an_endpoint_that_goes_are_reset(
+    proxy: Proxy, servers: Servers
+) -> None:
+    first, second = await servers.tcp(echo), await servers.tcp(echo)
+    port = await proxy.serve([first], drain_seconds=0.0)
+    going = await Client.connect(port)
+    await proxy.serve([second], drain_seconds=0.0, keep=[second])
+    staying = await Client.connect(port)
+    await going.notice()
+    await proxy.serve([], keep=[second], drain_seconds=0.0)
+    await staying.ask()
+    await proxy.serve([], drain_seconds=0.0)
+    await staying.notice()
+    assert any("connections reset" in message.text for message in proxy.logged)
+
+
+async def test_connections_are_kept_without_an_annotation(proxy: Proxy, servers: Servers) -> None:
+    port = await proxy.serve([await servers.tcp(echo)])
+    client = await Client.connect(port)
+    await proxy.serve([await servers.tcp(echo)])
+    await client.ask()
+    await close(client.writer)
+
+
+async def test_a_limit_is_waited_for_also_when_the_listener_is_closed(
+    proxy: Proxy, servers: Servers
+) -> None:
+    port = await proxy.serve([await servers.tcp(echo)], drain_seconds=1.0)
+    client = await Client.connect(port)
+    await proxy.serve([], drain_seconds=1.0)
+    await client.ask()
+    await proxy.stop()
+    await client.notice()
+
+
+class Moment(float):
+    """Counts how often times are compared."""
+
+    compared = 0
+
+    def __add__(self, seconds: float) -> Moment:
+        return Moment(super().__add__(seconds))
+
+    def __lt__(self, other: float) -> bool:
+        Moment.compared += 1
+        return super().__lt__(other)
+
+    def __le__(self, other: float) -> bool:
+        Moment.compared += 1
+        return super().__le__(other)
+
+
+def test_a_listener_that_drains_is_not_compared_with_all_others() -> None:
+    """Neither when it changes nor when its time is up."""
+    drains, ended = Drains(), list[Collection[Target]]()
+    listeners = [Drain(drains, ended.append) for _ in range(500)]
+    for number, drain in enumerate(listeners):
+        drain.update(Balance((B,), drain_seconds=10.0), [A, B], now=Moment(number))
+    Moment.compared = 0
+    drains.expire(Moment(10))
+    listeners[7].update(Balance((A, B), drain_seconds=10.0), [A, B], now=Moment(10))
+    assert (len(ended), drains.next_deadline()) == (1, 11)
+    assert Moment.compared < 50
+
+
+def test_each_endpoint_has_its_time_and_one_that_is_back_goes_on() -> None:
+    drains, ended = Drains(), list[Collection[Target]]()
+    drain = Drain(drains, ended.append)
+    drain.update(Balance((B,), drain_seconds=10.0), [A, B], now=0)
+    assert drains.next_deadline() == 10
+    drain.update(Balance((A,), drain_seconds=10.0), [A, B], now=5)
+    assert drains.next_deadline() == 15
+    drains.expire(14)
+    assert ended == []
+    drains.expire(15)
+    assert (ended, drains.next_deadline()) == ([{B}], None)
+    drain.update(Balance((), drain_seconds=10.0), [A], now=20)
+    drain.update(Balance((), drain_seconds=None), [A], now=21)
+    assert drains.next_deadline() is None
