@@ -67,7 +67,7 @@ async def test_the_start_waits_for_addresses_that_stand_still(
         return {Family.IPV4: ("192.0.2.7",), Family.IPV6: ()}
 
     monkeypatch.setattr(prepare, "host_addresses", addresses)
-    monkeypatch.setattr(prepare, "ADDRESS_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(prepare, "RETRY_SECONDS", 0.001)
     assert await prepare._node_ips(None, ManifestSource(tmp_path)) == ("192.0.2.7",)
 
 

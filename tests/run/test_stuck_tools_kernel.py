@@ -23,6 +23,7 @@ from kubeproxy.kernel.exec import run_tool
 from kubeproxy.modes.iptables.mode import IptablesBackend
 from kubeproxy.modes.iptables.options import Options
 from kubeproxy.modes.netfilter.options import ToolOptions
+from kubeproxy.modes.netfilter.sinks.xtables import Xtables
 from kubeproxy.sync.clock import SystemClock
 from kubeproxy.sync.engine import Engine, EngineTimes
 
@@ -169,6 +170,33 @@ def test_a_lock_held_for_long_is_waited_for_again_and_again(
         assert "held by pid" in host.log
         assert is_answering(host)
     until_rules(host, "legacy", there="10.96.0.11/32", gone="10.96.0.10/32")
+
+
+def test_a_lock_held_at_the_start_is_waited_for_and_leaves_no_family_out(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "lock"
+    monkeypatch.setenv("XTABLES_LOCKFILE", str(lock))
+    write(host, "web.yaml", WEB)
+    with lock.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        process = start(host, "legacy", "--xtables-lock-timeout=1s")
+        host.until(lambda: "xtables lock" in host.log, "an attempt")
+    until_rules(host, "legacy", there="10.96.0.10/32")
+    assert process.poll() is None
+    assert "kube-proxy running in dual-stack mode" in host.log
+
+
+async def test_tables_whose_lock_is_held_are_not_taken_for_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clean-up would leave them alone without a word."""
+    lock = tmp_path / "lock"
+    monkeypatch.setenv("XTABLES_LOCKFILE", str(lock))
+    options = ToolOptions(variant="legacy", lock_timeout_seconds=1)
+    with scratch_namespace(), lock.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        assert await Xtables(Family.IPV4, options).is_present()
 
 
 async def test_a_tool_that_hangs_is_killed_and_what_it_did_is_read(

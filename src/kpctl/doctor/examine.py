@@ -10,7 +10,7 @@ from kpctl.doctor.findings import Finding
 from kpctl.doctor.host import read_host
 from kpctl.snapshot.live import read_live
 from kpctl.snapshot.types import Snapshot
-from kubeproxy.errors import ProxyError, Unsupported
+from kubeproxy.errors import Busy, ProxyError, Unsupported
 from kubeproxy.modes.registry import load_mode
 
 _MOST_ROUTES = 200
@@ -57,4 +57,6 @@ async def _unsupported(snapshot: Snapshot) -> str:
         await mode.check(tuple(snapshot.pipelines), options)
     except Unsupported as error:
         return str(error)
+    except Busy:
+        return ""  # a held lock says nothing about the host
     return ""

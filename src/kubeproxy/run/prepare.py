@@ -31,12 +31,13 @@ from kubeproxy.kernel.conntrack_sysctls import (
 from kubeproxy.kernel.route.table import default_route_sources, host_addresses
 from kubeproxy.kernel.sysctl import find_sysctl
 from kubeproxy.logs import get_logger
+from kubeproxy.logs.limit import LogLimit
 from kubeproxy.modes.base import AnyBackend, AnyMode
 from kubeproxy.run import startup
 
 logger = get_logger(__name__)
 
-ADDRESS_RETRY_SECONDS = 1.0
+RETRY_SECONDS = 1.0
 
 
 class Prepared(Struct, frozen=True):
@@ -123,7 +124,7 @@ async def _node_ips(node: objects.Node | None, source: Source) -> tuple[str, ...
             known = host_addresses(without_links={SERVICE_LINK})
         except Busy as error:  # Addresses come and go faster than they can be read.
             logger.error(error, "Cannot read the host's addresses; trying again")
-            await asyncio.sleep(ADDRESS_RETRY_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
         else:
             return startup.main_addresses(known, default_route_sources())
 
@@ -198,10 +199,27 @@ async def _family_problem(mode: AnyMode, options: object, family: Family) -> _Un
             reason = "IPv6 is disabled (net.ipv6.conf.all.disable_ipv6)"
             return _Unavailable(reason, "Kernel support disabled for family")
     try:
-        await mode.check((family,), options)
+        await _check(mode, options, family)
     except Unsupported as error:
         return _Unavailable(str(error), f"No {mode.name} support for family", {"error": str(error)})
     return None
+
+
+async def _check(mode: AnyMode, options: object, family: Family) -> None:
+    """Raise Unsupported unless the mode works here, however long it takes to find out.
+
+    A lock that another program holds, or no room to run a tool, says nothing about the host. Taken
+    for an answer it would end the process, or leave a family out until the next start.
+    """
+    limit = LogLimit()
+    while True:
+        try:
+            return await mode.check((family,), options)
+        except Busy as error:
+            if limit.is_due():
+                message = "Cannot find out what this host supports; trying again"
+                logger.error(error, message, ipFamily=family.value)
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 def _check_families(

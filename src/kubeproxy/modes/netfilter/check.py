@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 
-from kubeproxy.errors import KernelError, Unsupported
+from kubeproxy.errors import Busy, KernelError, Unsupported
 from kubeproxy.facts.ids import Family
 from kubeproxy.logs import get_logger
 from kubeproxy.modes.netfilter.options import ToolOptions
@@ -43,11 +43,14 @@ async def require_iptables(
 ) -> None:
     """Raise Unsupported with the reason unless this family can be programmed.
 
-    `nat_rules` are rules that need what the mode needs beside what all need.
+    Raises Busy if that cannot be found out now. `nat_rules` are rules that need what the mode needs
+    beside what all need.
     """
     tables = Xtables(family, options)
     try:
         messages = await _rehearse(tables, _sample(nat_rules))
+    except Busy:
+        raise
     except KernelError as error:
         raise Unsupported(f"iptables is not available on this host : {error}") from error
     report_missing(messages)
@@ -61,6 +64,8 @@ async def _rehearse(tables: Xtables, text: str) -> str:
     for _ in range(_ATTEMPTS - 1):
         try:
             messages = await tables.rehearse(text)
+        except Busy:
+            raise
         except KernelError:
             # Upstream lists a chain, and a table that cannot be listed is reported in its words.
             await tables.require_chain("nat", "POSTROUTING")

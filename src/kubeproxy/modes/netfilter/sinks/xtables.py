@@ -187,6 +187,8 @@ class Xtables:
         """Can this family be programmed here at all?"""
         try:
             await self.require_chain("nat", "POSTROUTING")
+        except Busy:
+            return True  # a lock is held for it; what comes next fails with that reason
         except KernelError:
             return False
         return True
