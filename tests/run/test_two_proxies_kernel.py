@@ -287,6 +287,21 @@ def test_a_process_of_another_user_at_the_metrics_port_is_no_proxy(host: Host) -
         assert not waiting_lines(host)
 
 
+def test_nor_while_our_own_has_that_port_of_another_address(host: Host) -> None:
+    """One that waits has it, as root; who answers at one address need not be who has another."""
+    host.run("ip", "address", "add", "192.0.2.20/24", "dev", "lo")
+    write(host, "web.yaml", WEB)
+    first = host.start(NFTABLES, *ELSEWHERE)
+    until_programmed(host, "10.96.0.10")
+    with listening(host, Upstream, user=65534):
+        host.start(NFTABLES, f"--metrics-bind-address=192.0.2.20:{METRICS}")
+        waiting = partial(host.get, METRICS, "/proxyMode", "192.0.2.20")
+        host.until(lambda: waiting()[0] == 503, "waiting")
+        host.stop(first)
+        write(host, "web.yaml", WEB.replace("10.96.0.10", "10.96.0.11"))
+        until_programmed(host, "10.96.0.11")
+
+
 PORTAL = "192.0.2.7"
 POD = """
 apiVersion: v1
