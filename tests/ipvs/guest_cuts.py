@@ -1,4 +1,4 @@
-"""Runs inside the user-mode kernel: a proxy in ipvs mode that is killed at its calls."""
+"""Runs inside the user-mode kernel: a proxy in ipvs mode whose calls fail, or are its last."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.cut_proxy import cut_everywhere
+from tests.support.scarce import fail_everywhere
 
 from kubeproxy.facts.ids import Family
 from kubeproxy.modes.base import AnyBackend
@@ -21,6 +22,12 @@ def cut(step: int) -> object:
     """What went wrong. The modules are there first, as with a proxy that starts."""
     asyncio.run(check([Family.IPV4], Options()))
     return cut_everywhere(_create, _rules, step=step)
+
+
+def fail(step: int) -> object:
+    """What went wrong where calls to netlink found no buffer space."""
+    asyncio.run(check([Family.IPV4], Options()))
+    return fail_everywhere(_create, _rules, step=step)
 
 
 def _create() -> AnyBackend:

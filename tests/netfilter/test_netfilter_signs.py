@@ -6,12 +6,13 @@ import contextlib
 import resource
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.support.builders import node
 
 from kpctl.places.scratch import scratch_namespace
-from kubeproxy.errors import Busy
+from kubeproxy.errors import Busy, KernelError
 from kubeproxy.facts.ids import Family
 from kubeproxy.modes.base import Running
 from kubeproxy.modes.iptables.mode import MODE as IPTABLES
@@ -67,6 +68,28 @@ def test_a_mode_shows_where_it_was_and_nowhere_else(
         each: frozenset({mode} if each == place else ()) for each in PLACES
     }
     assert find_traces(NOTHING) == {mode}
+
+
+@contextlib.contextmanager
+def no_more_memory() -> Iterator[None]:
+    """Allow this process a megabyte more than it has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    room = pages * resource.getpagesize() + (1 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (room, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_a_table_that_does_not_fit_into_memory_is_an_error_of_the_kernels() -> None:
+    """Which is reported, and looked at again later. A process without room goes on."""
+    place = Place(Family.IPV4, False)
+    restore(place, "*nat\n" + "-A OUTPUT -j RETURN\n" * 100_000 + "COMMIT\n")
+    with no_more_memory(), pytest.raises(KernelError, match="table nat: Cannot allocate memory"):
+        look(place)
+    assert look(place) == frozenset()
 
 
 def test_a_node_that_ran_no_other_mode_runs_no_tool(monkeypatch: pytest.MonkeyPatch) -> None:

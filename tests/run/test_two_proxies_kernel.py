@@ -9,8 +9,8 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -82,26 +82,35 @@ async def test_a_holder_that_does_not_listen_is_ignored(namespace: None) -> None
                 await wait_for_claim()
 
 
-def hold_as_another_user(read: int) -> None:
-    """In a process of its own: hold the name until the other end is closed."""
-    os.setgid(65534)
-    os.setuid(65534)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as holder:
-        holder.bind(NAME)
-        holder.listen()
-        os.write(1, b".")
-        os.read(read, 1)
+def hold(stack: ExitStack) -> None:
+    holder = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    holder.bind(NAME)
+    holder.listen()
+
+
+def fill_queue(stack: ExitStack) -> None:
+    """Connect to the holder of the name until it takes no more."""
+    with suppress(BlockingIOError):
+        while True:
+            client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            client.setblocking(False)
+            client.connect(NAME)
 
 
 @contextmanager
-def held_by_another_user() -> Iterator[None]:
+def by_another_user(do: Callable[[ExitStack], None]) -> Iterator[None]:
+    """In a process of its own: have what this opens until the end of the block."""
     ready, go_on = os.pipe(), os.pipe()
     child = os.fork()
     if not child:
-        os.dup2(ready[1], 1)
         os.close(go_on[1])
+        os.setgid(65534)
+        os.setuid(65534)
         try:
-            hold_as_another_user(go_on[0])
+            with ExitStack() as stack:
+                do(stack)
+                os.write(ready[1], b".")
+                os.read(go_on[0], 1)
         finally:
             os._exit(0)
     os.read(ready[0], 1)
@@ -114,7 +123,7 @@ def held_by_another_user() -> Iterator[None]:
 
 
 async def test_a_holder_of_another_user_is_ignored(namespace: None) -> None:
-    with held_by_another_user():
+    with by_another_user(hold):
         assert try_claim() is None
         async with limit():
             with pytest.raises(NoClaim, match="another user"):
@@ -218,7 +227,7 @@ def test_a_flag_lets_both_go_on(host: Host) -> None:
 
 def test_a_claim_of_another_user_keeps_no_proxy_from_working(host: Host) -> None:
     write(host, "web.yaml", WEB)
-    with host.network.inside(), held_by_another_user():
+    with host.network.inside(), by_another_user(hold):
         host.start(NFTABLES)
         until_programmed(host, "10.96.0.10")
 
@@ -285,6 +294,21 @@ def test_a_process_of_another_user_at_the_metrics_port_is_no_proxy(host: Host) -
         host.start(NFTABLES)
         until_programmed(host, "10.96.0.10")
         assert not waiting_lines(host)
+
+
+def test_nor_while_our_own_has_that_port_of_another_address(host: Host) -> None:
+    """One that waits has it, as root; who answers at one address need not be who has another."""
+    host.run("ip", "address", "add", "192.0.2.20/24", "dev", "lo")
+    write(host, "web.yaml", WEB)
+    first = host.start(NFTABLES, *ELSEWHERE)
+    until_programmed(host, "10.96.0.10")
+    with listening(host, Upstream, user=65534):
+        host.start(NFTABLES, f"--metrics-bind-address=192.0.2.20:{METRICS}")
+        waiting = partial(host.get, METRICS, "/proxyMode", "192.0.2.20")
+        host.until(lambda: waiting()[0] == 503, "waiting")
+        host.stop(first)
+        write(host, "web.yaml", WEB.replace("10.96.0.10", "10.96.0.11"))
+        until_programmed(host, "10.96.0.11")
 
 
 PORTAL = "192.0.2.7"
@@ -364,6 +388,20 @@ def test_what_a_process_carries_outlives_the_change_to_another_mode(
     carried.pod.close()
     assert first.wait(LIMIT_SECONDS) == 0
     assert "no connection is carried any more" in host.log
+
+
+def test_a_full_queue_of_another_user_hides_no_successor(host: Host, carried: Carried) -> None:
+    """Anyone may connect to the claim, and there is room for few."""
+    first = carried.process
+    with host.network.inside(), by_another_user(fill_queue):
+        host.start(NFTABLES)
+        until_waiting(host)
+        first.send_signal(signal.SIGTERM)
+        host.until(lambda: "staying until" in host.log or first.poll() is not None, "its end")
+        assert first.poll() is None
+        until_programmed(host, PORTAL)
+        carried.client.sendall(b"still there?")
+        assert carried.pod.recv(100) == b"still there?"
 
 
 def test_a_configuration_that_changes_during_a_rollout_cuts_nothing(

@@ -77,7 +77,7 @@ class XtablesInfo:
             info = self.read(table)
             if info is None:
                 return bytearray()
-            buffer = bytearray(_ENTRIES.size + info.size)
+            buffer = _room(table, _ENTRIES.size + info.size)
             _ENTRIES.pack_into(buffer, 0, b"", info.size)
             number = self._get(_GET_ENTRIES, table, buffer)
             if not number:
@@ -96,3 +96,13 @@ class XtablesInfo:
         if _libc.getsockopt(descriptor, self._level, option, filled, ctypes.byref(length)):
             return ctypes.get_errno()
         return 0
+
+
+def _room(table: str, size: int) -> bytearray:
+    """A table may have tens of megabytes. Where memory is limited, that is no reason to end."""
+    try:
+        return bytearray(size)
+    except MemoryError:
+        number = errno.ENOMEM
+        text = f"entries of table {table}: {os.strerror(number)} ({size} bytes)"
+        raise KernelError(text, errno=number) from None

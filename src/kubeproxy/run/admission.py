@@ -122,7 +122,7 @@ async def _find_upstream(places: list[tuple[str, int]]) -> str:
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(ASK_SECONDS):
                 mode = await _mode_at(host, port)
-            if mode and listens_for_root(port):
+            if mode and listens_for_root(host, port):
                 return f"kube-proxy in {mode} mode (its metrics server is at port {port})"
     return ""
 

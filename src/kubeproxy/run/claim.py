@@ -15,8 +15,10 @@ import asyncio
 import contextlib
 import errno
 import os
+import select
 import socket
 import struct
+import time
 
 _NAME = "\0kubeproxy/claim"
 _BACKLOG = 8
@@ -39,12 +41,32 @@ class Claim:
     def has_successor(self) -> bool:
         """Does another daemon wait for our end at this moment?
 
-        One that cannot be accepted, for want of a file descriptor, is not noticed.
+        One that cannot be accepted, for want of a file descriptor, is not noticed. Any user may
+        have filled the queue: then who found no room in it gets the time to try again.
         """
+        deadline = time.monotonic() + 2 * _PAUSE_SECONDS
+        was_full = False
+        while True:
+            was_full |= self._accept() > _BACKLOG
+            if any(not _is_closed(each) for each in self._waiting):
+                return True
+            left = deadline - time.monotonic()
+            if not was_full or left <= 0:
+                return False
+            _wait_readable(self._listener, left)
+
+    def _accept(self) -> int:
+        """Empty the queue. Return how many were in it; those of other users are sent away."""
+        count = 0
         with contextlib.suppress(OSError):
-            while True:
-                self._waiting.append(self._listener.accept()[0])
-        return any(_is_trusted(each) and not _is_closed(each) for each in self._waiting)
+            while count <= _BACKLOG:
+                connection = self._listener.accept()[0]
+                count += 1
+                if _is_trusted(connection):
+                    self._waiting.append(connection)
+                else:
+                    connection.close()
+        return count
 
     def close(self) -> None:
         """Give the right up. Harmless when repeated."""
@@ -107,6 +129,12 @@ def _is_trusted(connection: socket.socket) -> bool:
     packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, user, _ = struct.unpack("3i", packed)
     return user in (0, os.geteuid())
+
+
+def _wait_readable(listener: socket.socket, seconds: float) -> None:
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    poll.poll(seconds * 1000)
 
 
 def _is_closed(connection: socket.socket) -> bool:
