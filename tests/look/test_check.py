@@ -100,6 +100,13 @@ def test_what_has_no_effect_is_a_note_and_with_strict_an_error(
     assert code == 3 and note in done.stderr
 
 
+def test_a_link_that_leads_nowhere_is_an_error(run: Run, tmp_path: Path) -> None:
+    """The daemon logs that it cannot be read, so the check of the same folder must not pass."""
+    (tmp_path / "b.yaml").symlink_to("nowhere.yaml")
+    code, done = checked(run, tmp_path, GOOD)
+    assert code == 3 and "b.yaml" in done.stderr
+
+
 def test_host_names_are_not_looked_up(run: Run, tmp_path: Path) -> None:
     code, done = checked(run, tmp_path, GOOD.replace("192.0.2.1:80", "no.such.invalid:80"))
     assert code == 0 and done.stderr == ""
