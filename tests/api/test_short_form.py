@@ -156,6 +156,7 @@ def test_json_is_understood() -> None:
         (["listen: 198.51.100.1:0", "to: 192.0.2.1:80"], 3, "port '0' is not a number within"),
         (["listen: 198.51.100.1:80/icmp", "to: 192.0.2.1:80"], 3, "'icmp' is none of tcp, udp"),
         (["listen: 127.0.0.1:80", "to: 192.0.2.1:80"], 3, "is reached from its own host only"),
+        (["listen: 192.0.2.1:80", "to: 169.254.1.1:80"], 4, "is a link-local address"),
         (["listen: 0.0.0.0:80", "to: 192.0.2.1:80"], 3, "is not the address of one host"),
         (["listen: 2001:db8::1", "to: 192.0.2.1:80"], 3, 'write "[2001:db8::1]:PORT", in quotes'),
         (["listen: [[2001, 80]]", "to: 192.0.2.1:80"], 3, "an IPv6 address needs quotes"),

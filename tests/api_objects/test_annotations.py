@@ -53,6 +53,14 @@ def test_wrong_draining_is_refused_with_a_reason(text: str, reason: str) -> None
         parse_draining(text)
 
 
+@pytest.mark.parametrize("limit", ["9" * 250_000 + "s", "\N{GREEK SMALL LETTER MU}" * 250_000])
+def test_a_limit_of_any_length_is_refused_in_few_words(limit: str) -> None:
+    """The reason is logged, kept in the plan and sent as an event, by every node."""
+    with pytest.raises(ValueError, match="is too long for a duration") as caught:
+        parse_draining(f"drain limit={limit}")
+    assert len(str(caught.value)) < 200
+
+
 # --- algorithm ---
 
 

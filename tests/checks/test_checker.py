@@ -16,6 +16,9 @@ from tests.support.waiting import until, until_async
 
 from kpctl.apiserver.pki import make_authority
 from kubeproxy.checks.checker import SKIPPED, SUCCESS, Checker
+from kubeproxy.checks.schedule import Target
+from kubeproxy.checks.sockets import CheckSockets
+from kubeproxy.facts.policy import CheckKind, HealthCheck
 
 QUICK = "timeout=100ms fall=1 rise=1"
 
@@ -288,6 +291,45 @@ async def test_an_endpoint_cannot_make_a_tls_handshake_expensive(
     finally:
         server.kill()
         await server.wait()
+
+
+async def test_endpoints_that_never_cease_to_send_do_not_stop_other_checks(
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is always something that was not looked at; others begin and time out all the same."""
+    connected: list[asyncio.StreamWriter] = []
+
+    async def noisy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.append(writer)
+        writer.write(b"HTTP/1.1 103 Early Hints\r\n")
+        while True:
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr("kubeproxy.checks.checker.STEP_SECONDS", 0.0)
+    port, good, quiet = await endpoints.tcp(noisy), await endpoints.http(), endpoints.silent()
+    async with watching(most_at_once=200) as watched:
+        for _ in range(100):
+            watched.add("http /", port)
+        await until(lambda: len(connected) >= 64)
+        watched.add("http /", good)
+        async with asyncio.timeout(30):  # then the noisy ones have sent too much
+            assert await watched.reason(f"tcp {QUICK}", quiet) == "no answer within 100ms"
+            await until(lambda: watched.checker.outcomes["http", SUCCESS] > 0)
+
+
+async def test_few_checks_go_on_before_the_time_is_looked_at(endpoints: Endpoints) -> None:
+    """A TLS handshake takes a millisecond, or ten if the endpoint chose its key accordingly."""
+    port = await endpoints.http()
+    ended: list[Target] = []
+    sockets = CheckSockets(lambda target, failure: ended.append(target), lambda *_: None)
+    for _ in range(50):
+        sockets.begin(Target(HealthCheck(CheckKind.TCP), HERE, port))
+    assert not sockets.go_on(until=0.0)
+    assert len(ended) <= 8
+    await until(lambda: sockets.go_on(until=0.0))
+    sockets.close()
 
 
 async def test_bad_endpoints_do_not_disturb_the_others(endpoints: Endpoints) -> None:

@@ -19,6 +19,14 @@ spec:
   clusterIP: 10.96.0.1
   ports: [{port: 1}]
 """
+SLICE = """\
+---
+kind: EndpointSlice
+metadata: {name: api-1, labels: {kubernetes.io/service-name: api}}
+addressType: IPv4
+ports: [{port: 1}]
+endpoints: [{addresses: [192.0.2.1]}]
+"""
 
 
 def checked(
@@ -30,7 +38,7 @@ def checked(
     return done.returncode, done
 
 
-@pytest.mark.parametrize("text", [GOOD, KUBERNETES, f"{GOOD}---\n{KUBERNETES}"])
+@pytest.mark.parametrize("text", [GOOD, KUBERNETES, f"{GOOD}---\n{KUBERNETES}{SLICE}"])
 def test_files_that_are_all_right(run: Run, tmp_path: Path, text: str) -> None:
     code, done = checked(run, tmp_path, text, "--strict")
     assert code == 0 and done.stderr == ""
@@ -69,6 +77,18 @@ def test_what_cannot_be_used_is_named_with_its_place(
             KUBERNETES.replace("{port: 1}", "{port: 1, targetPort: 2}"),
             "no EndpointSlice names this Service",
         ),
+        (
+            KUBERNETES.replace("{name: api}", "{name: api, annotations: {kubeproxy/deny: x}}"),
+            'Service api: annotation "kubeproxy/deny" means nothing here',
+        ),
+        (
+            KUBERNETES.replace("{name: api}", "{name: api, annotations: {kubeproxy/weights: a=1}}"),
+            'annotation "kubeproxy/weights" means nothing here',
+        ),
+        (
+            KUBERNETES + SLICE.replace("192.0.2.1", "169.254.1.1"),
+            "169.254.1.1:1 is refused: a link-local address",
+        ),
     ],
 )
 def test_what_has_no_effect_is_a_note_and_with_strict_an_error(
@@ -78,6 +98,13 @@ def test_what_has_no_effect_is_a_note_and_with_strict_an_error(
     assert code == 0 and note in done.stderr
     code, done = checked(run, tmp_path, text, "--strict", "--mode", "iptables")
     assert code == 3 and note in done.stderr
+
+
+def test_a_link_that_leads_nowhere_is_an_error(run: Run, tmp_path: Path) -> None:
+    """The daemon logs that it cannot be read, so the check of the same folder must not pass."""
+    (tmp_path / "b.yaml").symlink_to("nowhere.yaml")
+    code, done = checked(run, tmp_path, GOOD)
+    assert code == 3 and "b.yaml" in done.stderr
 
 
 def test_host_names_are_not_looked_up(run: Run, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.support.builders import endpoint, node, port, service
 
 from kubeproxy.facts.endpoint import PortKey
@@ -16,7 +17,7 @@ from kubeproxy.plan.conntrack import NO_FLOWS, FlowRules, flow_rules, pack_socke
 from kubeproxy.plan.frontends import Frontends
 from kubeproxy.plan.service import plan_service
 from kubeproxy.plan.types import ServicePlan
-from kubeproxy.sync.flow_debts import FlowDebts
+from kubeproxy.sync.flow_debts import MOST_LEAVING, FlowDebts
 
 TCP, UDP = Protocol.TCP, Protocol.UDP
 NODE = node(addresses=("192.0.2.10",))
@@ -239,6 +240,23 @@ def test_what_only_drains_costs_nothing_until_its_time_is_up() -> None:
     assert CountedPort.looks < 5
     assert len(debts.due(TCP, LIMIT + 9)) == 1 + 10
     assert CountedPort.looks < 5 * 10 + 50
+
+
+def test_endpoints_that_come_and_go_all_the_time_are_remembered_only_up_to_a_limit() -> None:
+    """Else one slice that is rewritten each second makes every round longer than the one before."""
+    debts = debts_with()
+    former = rules_of(1)
+    for number in range(5 * MOST_LEAVING):
+        gone = pack_socket(f"10.9.{number // 256}.{number % 256}", 8080)
+        rules = {VIP: replace(former[VIP], endpoints=frozenset({gone}))}
+        move(debts, former, rules, now=0.0)
+        former = rules
+    (debt,) = debts._owed.values()
+    assert len(debt.leaving) <= MOST_LEAVING + 1
+    assert len(debt.former[VIP].endpoints) <= MOST_LEAVING + 2
+    move(debts, former, rules_of(3), now=1.0)
+    assert search(debts, now=LIMIT - 0.1) == set(), "never early"
+    assert search(debts, now=2 * LIMIT) == {A, B}
 
 
 def test_what_a_process_of_this_node_carries_is_left_alone() -> None:

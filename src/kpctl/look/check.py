@@ -43,10 +43,12 @@ def check_files(files: tuple[Path, ...], mode: str = "") -> Checked:
 
 
 def _notes(evaluation: Evaluation) -> Iterator[str]:
-    """Yield what the plans have to say, and addresses that two Services claim."""
+    """Yield what the plans have to say, what they refuse, and addresses that two Services claim."""
     claims = Claims()
     for _, plan in evaluation.plans():
-        yield from (f"Service {plan.id.namespace}/{plan.id.name}: {note}" for note in plan.notes)
+        refused = (f"{one.what} is {one.reason}" for one in plan.excluded if one.is_refused)
+        for note in (*plan.notes, *refused):
+            yield f"Service {plan.id.namespace}/{plan.id.name}: {note}"
         for conflict in claims.replace((), (plan,)):
             yield (
                 f"{conflict.place} is claimed by {conflict.winner} and {conflict.loser}; only the"

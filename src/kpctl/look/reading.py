@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from kubeproxy.api.manifest_links import is_dangling
 from kubeproxy.api.manifest_text import Key, Short, decode_text, parse_manifest
 from kubeproxy.api.manifests import MOST_BYTES, SUFFIXES
 from kubeproxy.api.names import look_up
@@ -110,7 +111,9 @@ def _files(places: Iterable[Path]) -> Iterator[Path]:
         files = sorted(
             path
             for path in place.iterdir()
-            if path.suffix in SUFFIXES and not path.name.startswith(".") and path.is_file()
+            if path.suffix in SUFFIXES
+            and not path.name.startswith(".")
+            and (path.is_file() or is_dangling(path))  # as the daemon, which names such a link
         )
         if not files:
             logger.info("Directory has no file that ends in .yaml, .yml or .json", path=str(place))

@@ -36,6 +36,8 @@ MOST_WEIGHTS = 2000
 MOST_CHARACTERS = 4096
 """The limit of a check. Its path is sent to every endpoint, and kept while that is under way."""
 
+_LONGEST_DURATION = 40
+"""Twice as much as any duration needs."""
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 
 
@@ -303,6 +305,8 @@ def _whole_number(text: str, least: int, most: int) -> int:
 
 
 def _seconds(text: str, least: float, most: float) -> float:
+    if len(text) > _LONGEST_DURATION:  # Go's wording would repeat all of it
+        raise ValueError(f"{_short(text)} is too long for a duration")
     seconds = parse_duration(text).seconds
     if not least <= seconds <= most:
         span = f"{_duration(least)} to {_duration(most)}"

@@ -2,7 +2,8 @@
 
 An API server warns of an unknown field; without one `clusterIp` would just have no effect. The
 table has all fields of the watched kinds in v1.36, also those the proxy does not read. What may
-hold anything (labels, annotations, the status of a Node) is not looked into.
+hold anything (labels, annotations, the status of a Node) is not looked into, but for annotations
+with our prefix: those have no other reader.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
+from kubeproxy.api.objects import ANNOTATIONS, PREFIX
 from kubeproxy.api.source import Kind
 
 MOST_NAMED = 20
@@ -72,6 +74,20 @@ def unknown_fields(kind: Kind, item: Mapping[str, object]) -> tuple[str, ...]:
         if len(found) == MOST_NAMED:
             break
     return tuple(found)
+
+
+def unread_annotations(kind: Kind, item: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the annotations with our prefix that are not read from an object of this kind."""
+    meta = item.get("metadata")
+    found = meta.get("annotations") if isinstance(meta, dict) else None
+    names = found if isinstance(found, dict) else ()
+    unread = [n[:_LONGEST_FIELD] for n in names if n.startswith(PREFIX) and n not in _READ[kind]]
+    return tuple(unread[:MOST_NAMED])
+
+
+_READ: Mapping[Kind, frozenset[str]] = {
+    kind: frozenset(key.name for key in ANNOTATIONS if key.kind == kind.value) for kind in Kind
+}
 
 
 def _unknown(value: object, known: Fields, path: str) -> Iterator[str]:

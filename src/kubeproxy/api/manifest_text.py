@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from kubeproxy.api.json_text import NotJson, Parsed, parse_json
-from kubeproxy.api.manifest_fields import unknown_fields
+from kubeproxy.api.manifest_fields import unknown_fields, unread_annotations
 from kubeproxy.api.manifest_lines import Lines, path_in
 from kubeproxy.api.objects import SERVICE_NAME_LABEL, EndpointSlice, Service, ServiceSpec
 from kubeproxy.api.short_form import (
@@ -364,6 +364,8 @@ def _notes(kind: Kind, name: str, item: Mapping[str, object], decoded: Object) -
     """Yield what has no effect in a usable object."""
     for path in unknown_fields(kind, item):
         yield f'{kind.value} {name}: unknown field "{path}" is ignored'
+    for annotation in unread_annotations(kind, item):
+        yield f'{kind.value} {name}: annotation "{annotation}" means nothing here and is ignored'
     if isinstance(decoded, Service):
         spec = decoded.spec
         for family in (spec.ip_families or [])[len(spec.cluster_ips or []) :]:

@@ -238,6 +238,8 @@ def _backend(text: str) -> Backend:
     parsed = parse_ip(host)
     if parsed is not None:
         _require_usable(parsed[1])
+        if ipaddress.ip_address(parsed[1]).is_link_local:  # the plan would refuse it
+            raise ValueError(f"{parsed[1]} is a link-local address; use another address")
         return Backend(parsed[1], port, weight)
     name = host.lower().removesuffix(".")
     if not _HOST.fullmatch(name):

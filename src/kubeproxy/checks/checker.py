@@ -62,6 +62,8 @@ class Checker:
         )
         self._sockets = CheckSockets(self._finished, self._skipped)
         self._timer: asyncio.TimerHandle | None = None
+        self._looking_since: float | None = None
+        """When the first of the steps began that look at what has arrived; None between them."""
         self._changes: list[Target] = []
         self._log_limit = LogLimit()
         self.outcomes: Counter[tuple[str, str]] = Counter()
@@ -117,10 +119,13 @@ class Checker:
         self._schedule.time.woke(now)
         self._timer = None
         try:
-            # What has arrived goes before what is late, and is waited for no longer only if
-            # nothing has arrived that was not looked at.
+            # What has arrived goes before what is late: overdue is what had not arrived in time
+            # when all that had was begun to be looked at, maybe some steps ago.
+            since = now if self._looking_since is None else self._looking_since
+            self._looking_since = since
             if self._sockets.go_on(began + STEP_SECONDS):
-                self._end_overdue(now)
+                self._looking_since = None
+                self._end_overdue(since)
                 for target in self._schedule.start(now):
                     self._sockets.begin(target)
             self._report()

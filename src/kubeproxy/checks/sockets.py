@@ -26,8 +26,9 @@ from kubeproxy.checks.schedule import Target
 from kubeproxy.errors import fault_text
 from kubeproxy.facts.policy import CheckKind
 
-_AT_A_TIME = 64
-"""How many events are taken before the time is looked at."""
+_AT_A_TIME = 4
+"""How many events are taken before the time is looked at. Each may be a TLS handshake, of 1 ms, or
+of 10 if the endpoint has a key of RSA with a large exponent."""
 _MOST_IDLE = 256
 """How many sockets wait to be used again."""
 _EVENTS = select.EPOLLIN | select.EPOLLOUT | select.EPOLLET
@@ -77,6 +78,8 @@ class CheckSockets:
         self._attempts: dict[int, Attempt] = {}
         self._idle: dict[bool, list[socket.socket]] = {False: [], True: []}
         """Sockets to be used again, by whether they are of IPv6."""
+        self._left = 0
+        """How many events may be left of those that had arrived when `go_on` began with them."""
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -144,8 +147,12 @@ class CheckSockets:
     def go_on(self, until: float) -> bool:
         """Go on with whatever is ready, for as long as `time.thread_time` is below `until`.
 
-        Return whether that was all.
+        Return whether that was all that had arrived when the first call began since it last was.
+        Not all there is: endpoints that never cease to send would keep us from anything else.
         """
+        # The kernel has each socket once in its list, and a new event puts it at the end. So after
+        # as many events as there are sockets, none is left of those that were there.
+        self._left = self._left or len(self._attempts) + sum(map(len, self._idle.values()))
         while self._epoll is not None:
             found = self._epoll.poll(0, _AT_A_TIME)
             for descriptor, events in found:
@@ -153,10 +160,12 @@ class CheckSockets:
                 attempt = self._attempts.get(descriptor)
                 if attempt is not None:
                     self._go_on_with(attempt, events)
-            if len(found) < _AT_A_TIME:
+            self._left -= len(found)
+            if len(found) < _AT_A_TIME or self._left <= 0:
                 break
             if time.thread_time() >= until:
                 return False
+        self._left = 0
         return True
 
     def _go_on_with(self, attempt: Attempt, events: int) -> None:

@@ -158,6 +158,12 @@ def departed(former: FlowRules, now: FlowRules) -> frozenset[Departed]:
     return frozenset(gone)
 
 
+def without_names(former: FlowRules) -> FlowRules:
+    """Former rules of which the endpoints are no longer remembered."""
+    unknown = frozenset({ANY_ENDPOINT})
+    return {place: replace(rule, endpoints=unknown) for place, rule in former.items()}
+
+
 def stayed(former: FlowRules, now: FlowRules) -> Iterator[Departed]:
     """What does not leave, or no more: endpoints that rules have, and places that are gone."""
     for rule in now.values():

@@ -85,8 +85,8 @@ class Leaving(Generic[_Left]):
     def __init__(self) -> None:
         self._since: dict[_Left, float] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._since)
+    def __len__(self) -> int:
+        return len(self._since)
 
     def __contains__(self, one: _Left) -> bool:
         return one in self._since

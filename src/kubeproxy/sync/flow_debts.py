@@ -14,6 +14,10 @@ until then, and owed a search from then on. An endpoint that is back in time goe
 it is not known who has gone: everything is spared for the whole time, and searched for then. What
 only drains waits apart, as that may be long and of many: no event looks at it before its time.
 
+A change costs the size of its service port, however many endpoints have come and gone within the
+limit: beyond `MOST_LEAVING` they are not distinguished any more, and all have the whole time again,
+as at start. So constant change makes the end of connections late, and never early.
+
 What changes while a search is under way is judged by its newest rules at once and stays owed, since
 part of the table has gone by already. Every method is given the time; `is_stale` and `is_noticed`
 may be called by another thread.
@@ -46,12 +50,15 @@ from kubeproxy.plan.conntrack import (
     remaining,
     spare,
     stayed,
+    without_names,
 )
 from kubeproxy.plan.draining import Deadlines, Leaving
 from kubeproxy.plan.frontends import Frontends
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
+MOST_LEAVING = 1000
+"""Endpoints of one service port that drain, each with its own time, unless it has more at once."""
 
 
 class Debt(Struct):
@@ -122,6 +129,10 @@ class FlowDebts:
         leaving = debt.leaving if debt is not None else Leaving[Departed]()
         leaving.discard(stayed(former, rules))
         leaving.add(departed(former, rules), now)
+        largest = max((len(rule.endpoints) for rule in rules.values()), default=0)
+        if len(leaving) > max(MOST_LEAVING, largest) + len(rules):  # each place may be there, too
+            former, leaving = without_names(former), Leaving[Departed]()
+            leaving.add(departed(former, rules), now)
         limit = limit_of(rules)
         spared = spare(rules, leaving.left(limit, now))
         is_due = was_due or may_leave_stale(former, spared)
