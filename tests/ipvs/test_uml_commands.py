@@ -136,7 +136,9 @@ def test_the_doctor_notices_that_nothing_is_forwarded(story: Story) -> None:
 
 def test_a_bundle_holds_all_of_it(story: Story) -> None:
     code, text = story["right"]["bundle"]
-    assert code == 0 and "2 Services" in text and "Note" not in text
+    notes = [line for line in text.splitlines() if line.startswith("Note:")]
+    assert code == 0 and "2 Services" in text
+    assert [note for note in notes if "Slow iptables call" not in note] == []  # a busy machine's
     offline = story["offline"]
     doubtful = {"doctor"}  # it may warn about this kernel's clock
     assert {name for name, (code, _) in offline.items() if code} <= doubtful

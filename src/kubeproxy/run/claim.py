@@ -23,6 +23,9 @@ import time
 _NAME = "\0kubeproxy/claim"
 _BACKLOG = 8
 _PAUSE_SECONDS = 0.5
+_ROOM_SECONDS = 10.0
+"""So long a successor has to come in after others were sent away: 20 tries, and on a starved node
+one at least. A third of the time that the kubelet gives a pod to end."""
 _MOST_REFUSALS = 10
 """So often in a row a holder may refuse to be connected to, before it is ignored."""
 
@@ -44,7 +47,7 @@ class Claim:
         One that cannot be accepted, for want of a file descriptor, is not noticed. Any user may
         have filled the queue: then who found no room in it gets the time to try again.
         """
-        deadline = time.monotonic() + 2 * _PAUSE_SECONDS
+        deadline = time.monotonic() + _ROOM_SECONDS
         was_full = False
         while True:
             was_full |= self._accept() > _BACKLOG
