@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -188,3 +189,17 @@ def test_shares_are_respelled_only_if_they_are_one_in_n(saved: str, ours: str) -
     """A share that another program chose is not rounded to one of ours."""
     line = "-A X -m statistic --mode random --probability {} -j Y\n"
     assert respell(line.format(saved)) == line.format(ours)
+
+
+def test_a_large_table_is_respelled_in_pieces() -> None:
+    """Every rule of it, and without a string for each rule at the same time."""
+    line = '-A KUBE-SEP-{0} -s 10.0.0.1/32 -m comment --comment "ns/web-{0}" -j KUBE-MARK-MASQ\n'
+    saved = "*nat\n" + "".join(line.format(number) for number in range(10_000)) + "COMMIT\n"
+    tracemalloc.start()
+    try:
+        text = respell(saved)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert text.count(" -m comment --comment ns/web-") == text.count(" -s 10.0.0.1 ") == 10_000
+    assert most < 2.5 * len(saved)

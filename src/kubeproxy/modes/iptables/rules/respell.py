@@ -16,19 +16,28 @@ from functools import lru_cache
 _HOST = r"([0-9a-f.:]+)/(?:32|128)"
 _NAME = r'(?:( -m comment --comment )"([^" ]+)")?'
 _PROTOCOL = r"(tcp|udp|sctp)"
+_END = r"(?=\n|\Z)"
+
+_PIECE = re.compile(r".{1,65536}[^\n]*", re.DOTALL)
+"""Some hundred lines, the first of them with the line end before it. A pattern over the whole text
+would take it apart into a hundred thousand strings, all of which exist at once and leave holes."""
 
 # Each pattern begins with plain characters, which lets the search skip what cannot match.
-_HAIRPIN = re.compile(rf"\n-A (\S+) -s {_HOST}{_NAME} -j KUBE-MARK-MASQ(?=\n)")
+_HAIRPIN = re.compile(rf"\n-A (\S+) -s {_HOST}{_NAME} -j KUBE-MARK-MASQ{_END}")
 _TRANSLATION = re.compile(rf"\n-A (\S+) -p {_PROTOCOL}{_NAME} -m \2 -j DNAT ")
 _FRONTEND = re.compile(
     rf"\n-A (\S+)( ! -s \S+)? -d {_HOST} -p {_PROTOCOL}"
-    r'( -m comment --comment "[^"]*") -m \4 (--dport \d+) -j (\S+)(?=\n)'
+    r'( -m comment --comment "[^"]*") -m \4 (--dport \d+) -j (\S+)' + _END
 )
 _SHARE = re.compile(r" -m statistic --mode random --probability (0\.\d+) ")
 
 
 def respell(text: str) -> str:
     """The same rules, most of them spelled as we write them."""
+    return "".join([_respell(piece) for piece in _PIECE.findall(text)])
+
+
+def _respell(text: str) -> str:
     text = _HAIRPIN.sub("\n-A \\1\\3\\4 -s \\2 -j KUBE-MARK-MASQ", text)
     text = _TRANSLATION.sub("\n-A \\1\\3\\4 -m \\2 -p \\2 -j DNAT ", text)
     text = _FRONTEND.sub("\n-A \\1\\5 -m \\4 -p \\4 -d \\3 \\6\\2 -j \\7", text)

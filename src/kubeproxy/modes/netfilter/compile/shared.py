@@ -48,6 +48,22 @@ class SharedContent:
     def sections(self) -> list[tuple[Order, str]]:
         return list(zip(self._orders, self._texts, strict=True))
 
+    def reusing(self, former: SharedContent) -> SharedContent:
+        """The same, made of the objects of `former` where they are equal.
+
+        Then a full read leaves nothing of its own behind. What stays would lie between all that is
+        freed after it, and keep that from going back to the kernel.
+        """
+        if self._orders == former._orders and self._texts == former._texts:
+            return former
+        known = {order: (order, text) for order, text in former.sections()}
+        sections = (
+            held if (held := known.get(order)) and held[1] == text else (order, text)
+            for order, text in self.sections()
+        )
+        orders, texts = zip(*sections, strict=True) if self._orders else ((), ())
+        return SharedContent(orders, texts)
+
     def edit(self, changes: Mapping[Order, Rules | None], *, is_new: bool = False) -> ChainEdit:
         """Give each named section its new rules (None: remove it)."""
         wanted = {order: "" if new is None else new.text for order, new in changes.items()}
@@ -112,6 +128,9 @@ class SharedContent:
         if is_last:
             return [text]
         return [_insert_command(line, number + offset) for offset, line in enumerate(lines)]
+
+
+NO_CONTENT = SharedContent()
 
 
 def _insert_command(line: str, number: int) -> str:

@@ -29,7 +29,7 @@ from kubeproxy.modes.netfilter.compile.restore import (
     Surroundings,
     compose,
 )
-from kubeproxy.modes.netfilter.compile.shared import SharedContent
+from kubeproxy.modes.netfilter.compile.shared import NO_CONTENT, SharedContent
 from kubeproxy.modes.netfilter.items import (
     Chain,
     ChainGroup,
@@ -130,14 +130,17 @@ class NetfilterSink:
         if self._before_read is not None:
             self._before_read()
         found: dict[RuleItem, RuleValue] = {}
-        self._shared, self.signs = {}, {}
+        former, self._shared, self.signs = self._shared, {}, {}
         for name in self.scope.tables:
             is_empty = await self.tables.is_empty(name)
             text = "" if is_empty else self.scope.respell(await self.tables.save(name))
             saved = {table.name: table for table in parse_save(text)}
             own = read_table(self._own_view(saved.get(name, TableText(name))), self.scope)
             self.statistics.rules[name] = own.rule_count
-            self._shared |= own.shared
+            self._shared |= {
+                chain: content.reusing(former.get(chain, NO_CONTENT))
+                for chain, content in own.shared.items()
+            }
             found |= own.items()
         self.read_seconds = time.monotonic() - started
         return found
