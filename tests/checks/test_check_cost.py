@@ -33,8 +33,8 @@ INTERVAL_SECONDS = 10.0
 
 MOST_CALLS = {"tcp": 2, "http /": 4, "udp send=ping": 6}
 """A connection that is made and ended; with HTTP a request and an answer besides; UDP has a socket
-for each check. Looking for events is one call for 64 of them, and is not counted."""
-MOST_STEPS = {"tcp": 500, "http /": 850, "udp send=ping": 660}
+for each check. Looking for events is one call for four of them, and is not counted."""
+MOST_STEPS = {"tcp": 450, "http /": 800, "udp send=ping": 640}
 """Bytecode: a quarter more than it takes if events come in bulk."""
 
 COUNTED = "trace=%network,close,epoll_ctl,ioctl,fcntl,access"

@@ -54,7 +54,7 @@ class HttpAnswer:
         self.failure = _judge_status(status, self._statuses)
         return True
 
-    def _status(self) -> str | None:
+    def _status(self) -> bytes | None:
         """Return the status, behind interim ones (103 Early Hints); None if it is yet to come."""
         start = 0
         while self._data.startswith(_START, start):
@@ -62,7 +62,7 @@ class HttpAnswer:
             if len(status) < 3:
                 return None
             if not status.startswith(b"1") or status == b"101":
-                return status.decode("latin-1")
+                return status
             end = self._data.find(_END_OF_HEAD, start)
             if end < 0:
                 return None
@@ -76,12 +76,13 @@ class HttpAnswer:
         return NO_STATUS if is_end else None
 
 
-def _judge_status(text: str, statuses: tuple[tuple[int, int], ...]) -> Failure | None:
-    if not (text.isascii() and text.isdecimal()):
+def _judge_status(text: bytes, statuses: tuple[tuple[int, int], ...]) -> Failure | None:
+    if not text.isdigit():
         return NOT_HTTP
     status = int(text)
-    if any(low <= status <= high for low, high in statuses):
-        return None
+    for low, high in statuses:
+        if low <= status <= high:
+            return None
     return Failure("status", f"status {status}")
 
 

@@ -114,21 +114,20 @@ class Schedule:
     def start(self, now: float) -> list[Target]:
         """Return the targets whose check begins now."""
         self._queue += self._waiting.take(_tick(now))
+        running, random = self.time.at(now), self._random
         started: list[Target] = []
         free = min(self._most_per_step, self._most_at_once - len(self._under_way))
         while self._queue and len(started) < free:
             target = self._queue.popleft()
-            if not target.is_gone:
-                self._begin(target, now)
-                started.append(target)
+            if target.is_gone:
+                continue
+            check = target.check
+            target.deadline = running + check.timeout_seconds + GRACE_SECONDS
+            spread = (random() - 0.5) * check.jitter_percent / 100
+            target.due = _tick(now + check.interval_seconds * (1 + spread))
+            started.append(target)
+        self._under_way.update(started)
         return started
-
-    def _begin(self, target: Target, now: float) -> None:
-        self._under_way.add(target)
-        check = target.check
-        target.deadline = self.time.at(now) + check.timeout_seconds + GRACE_SECONDS
-        spread = (self._random() - 0.5) * check.jitter_percent / 100
-        target.due = _tick(now + check.interval_seconds * (1 + spread))
 
     def overdue(self, now: float) -> list[Target]:
         """Return the targets whose check has taken too long. They are still under way."""
