@@ -24,7 +24,7 @@ from kubeproxy.errors import ProxyError
 CONNECTIONS = 100_000
 SERVICES = 10_000
 _GUEST_SHARE = 10
-"""The user-mode kernel makes one connection in so many."""
+"""Of the connections that are to spread, the user-mode kernel makes one in so many."""
 _GUEST_SECONDS = 1800.0
 _CHANGES, _CONNECTS = 40, 1500
 
@@ -57,8 +57,8 @@ def _measure_ipvs(connections: int) -> None:
             Path(balance_guest.__file__),
             "measure",
             connections // _GUEST_SHARE,
-            _CHANGES // 4,
-            _CONNECTS // _GUEST_SHARE,
+            _CHANGES,
+            _CONNECTS,
             timeout_seconds=_GUEST_SECONDS,
         )
     assert isinstance(found, list)

@@ -14,7 +14,15 @@ from statistics import median
 
 from msgspec import Struct
 
-from kpctl.bench.balance_field import DEFAULT, Field, Variant, connect, field_of, variants_of
+from kpctl.bench.balance_field import (
+    CONTROL,
+    DEFAULT,
+    Field,
+    Variant,
+    connect,
+    field_of,
+    variants_of,
+)
 from kpctl.bench.records import Size
 from kpctl.bench.world import Site
 
@@ -43,8 +51,8 @@ class Cost(Struct, frozen=True, gc=False):
 
 
 async def costs(mode: str, size: Size, *, changes: int, connects: int) -> list[Cost]:
-    """Measure all variants of a mode in one network."""
-    variants = variants_of(mode)
+    """Measure all variants of a mode in one network, and the default twice."""
+    variants = (*variants_of(mode), CONTROL)
     async with field_of(mode, size, variants) as (site, field):
         gc.collect()
         gc.freeze()

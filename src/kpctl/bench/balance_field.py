@@ -52,6 +52,8 @@ class Variant(Struct, frozen=True, gc=False):
 
 
 DEFAULT = Variant("default")
+CONTROL = Variant("default, again")
+"""Another Service of the default: how far its figures are from those of the first is chance."""
 VARIANTS = (
     DEFAULT,
     *(Variant(algorithm.value, algorithm) for algorithm in Algorithm),
