@@ -2,7 +2,8 @@
 
 One `EchoServers` serves every pod of a lab from one event loop, with sockets made inside the pods.
 TCP answers each line, UDP each datagram. SCTP answers like TCP where the kernel has it, else each
-INIT (in the cookie of its INIT ACK). The answer is an `EchoReply` as JSON, the same for all.
+INIT (in the cookie of its INIT ACK). The answer is an `EchoReply` as JSON, the same for all; only
+a GET over TCP, which is a health check, is answered as HTTP does.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from kubeproxy.facts.ids import Family, Protocol
 
 _SCTP_TAG = 0x6B706C62
 _BACKLOG = 512
+_HTTP_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class EchoReply(msgspec.Struct, frozen=True):
@@ -145,7 +147,9 @@ class _Port:
     def _answer_lines(self, connection: socket.socket, answer: bytes) -> None:
         try:
             data = connection.recv(4096)
-            if data:
+            if data.startswith(b"GET "):
+                connection.send(_HTTP_ANSWER)
+            elif data:
                 connection.send(answer * data.count(b"\n"))
                 return
         except BlockingIOError:
