@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kpctl.bench.balance_cost import Cost, costs
+from kpctl.bench.balance_cost import Cost, Spent, costs
 from kpctl.bench.balance_field import CONTROL, DEFAULT, VARIANTS, client_address, variants_of
 from kpctl.bench.balance_spread import Spread, haproxy, ours
 from kpctl.bench.records import Size
@@ -26,10 +26,18 @@ def test_a_spread_is_shown_beside_what_chance_allows() -> None:
 
 def test_a_cost_is_shown_beside_the_default() -> None:
     size = Size(10)
-    default = Cost("nftables", "connect", size, DEFAULT.name, 50.0, 50.0, "µs")
-    other = Cost("nftables", "connect", size, "round-robin", 51.0, 50.0, "µs")
-    assert str(default) == "nftables, connect, 10 × 10, default: 50 µs"
-    assert str(other) == "nftables, connect, 10 × 10, round-robin: 51 µs, +2%"
+    spent = Spent(50.0, 40.0)
+    default = Cost("nftables", "connect", size, DEFAULT.name, spent, spent, "µs")
+    other = Cost("nftables", "connect", size, "round-robin", Spent(51.0, 39.0), spent, "µs")
+    assert str(default) == "nftables, connect, 10 × 10, default: 50 µs; processor time 40 µs"
+    assert str(other) == (
+        "nftables, connect, 10 × 10, round-robin: 51 µs, +2.0%; processor time 39 µs, -2.5%"
+    )
+
+
+def test_where_processor_time_is_counted_in_ticks_there_is_none_to_show() -> None:
+    none = Cost("ipvs", "connect", Size(10), "weights", Spent(9.9, 0.0), Spent(9.0, 0.0), "µs")
+    assert str(none) == "ipvs, connect, 10 × 10, weights: 9.9 µs, +10.0%"
 
 
 @pytest.mark.parametrize("mode", mode_names())
@@ -51,7 +59,7 @@ async def test_every_variant_is_measured(mode: str) -> None:
     found = await costs(mode, Size(8), changes=2, connects=2)
     names = [*(v.name for v in variants_of(mode)), CONTROL.name]
     assert [cost.variant for cost in found] == names * 2
-    assert all(cost.value > 0 for cost in found)
+    assert all(cost.value.clock > 0 and cost.value.processor > 0 for cost in found)
 
 
 @pytest.mark.kernel
