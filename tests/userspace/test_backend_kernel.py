@@ -7,13 +7,15 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
 from tests.support.conntrack_kit import listed
 from tests.support.engine_kit import FakeClock, RecordedDrifts, RecordedRounds
-from tests.support.waiting import until_async, within_limit
+from tests.support.waiting import until, until_async, within_limit
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import Unsupported
@@ -227,6 +229,44 @@ async def test_a_dead_carrier_is_replaced(host: Host) -> None:
     assert await ask(host.vip, 80) == host.pod
     assert host.backend.sockets.supervisor.pid != pid
     watching.cancel()
+
+
+async def test_the_start_of_a_carrier_is_waited_for_by_the_first_round_only(
+    family_and_variant: tuple[Family, str], slow_start: Path
+) -> None:
+    """The mode starts, so that health and metrics are served; no rule is there yet."""
+    host = Host(*family_and_variant)
+    await within_limit(host.start())
+    server = await _name_server(host.pod)
+    host.serve(host.pod)
+    first = asyncio.create_task(host.round())
+    await until(lambda: host.backend.sockets.learned.ports)
+    assert (first.done(), host.rules()) == (False, [])
+    slow_start.touch()
+    await within_limit(first)
+    assert await ask(host.vip, 80) == host.pod
+    server.close()
+    await host.backend.close()
+
+
+async def test_a_carrier_that_cannot_be_started_does_not_end_the_proxy(
+    family_and_variant: tuple[Family, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(*family_and_variant)
+    python = sys.executable
+    monkeypatch.setattr(sys, "executable", "/nonexistent")
+    await host.start()
+    server = await _name_server(host.pod)
+    host.serve(host.pod)
+    report = await host.engine.round()
+    assert "cannot start the carrier process" in report.failure_text
+    monkeypatch.setattr(sys, "executable", python)
+    await host.round()
+    watching = asyncio.create_task(host.backend.watch(RecordedDrifts()))
+    assert await ask(host.vip, 80) == host.pod
+    watching.cancel()
+    server.close()
+    await host.backend.close()
 
 
 async def test_udp_flows_go_with_their_service(host: Host) -> None:

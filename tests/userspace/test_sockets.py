@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
+from pathlib import Path
 
 import pytest
 from tests.support.loopback import free_port
 from tests.support.userspace_kit import HERE, IDLE_SECONDS, Proxy, Servers, listener, running
-from tests.support.waiting import LIMIT_SECONDS
+from tests.support.waiting import LIMIT_SECONDS, until, within_limit
 
 from kubeproxy.errors import Drifted, Rejected
 from kubeproxy.facts.ids import Protocol, ServicePortId
@@ -183,12 +185,30 @@ async def test_a_stuck_carrier_is_killed() -> None:
         os.kill(pid, 0)
 
 
-async def test_a_carrier_that_starts_slowly_is_not_stuck() -> None:
-    supervisor = Supervisor(IDLE_SECONDS, lambda message: None, reply_timeout_seconds=0.001)
+async def test_a_carrier_that_starts_slowly_is_waited_for(
+    slow_start: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, and the carrier is not killed, or the next one would start as slowly."""
+    caplog.set_level(logging.INFO, "kubeproxy")
+    supervisor = Supervisor(IDLE_SECONDS, lambda message: None, reminder_seconds=0.01)
     await supervisor.start()
-    await supervisor.execute([])
-    assert supervisor.is_running
+    pid = supervisor.pid
+    asked = asyncio.create_task(supervisor.execute([]))
+    await until(lambda: caplog.text.count("has not replied since its start; waiting") > 1)
+    assert not asked.done()
+    slow_start.touch()
+    await within_limit(asked)
+    assert (supervisor.is_running, supervisor.pid) == (True, pid)
     await supervisor.stop()
+
+
+async def test_a_carrier_that_ends_while_it_starts_is_not_waited_for(slow_start: Path) -> None:
+    supervisor = Supervisor(IDLE_SECONDS, lambda message: None)
+    await supervisor.start()
+    asked = asyncio.create_task(supervisor.execute([]))
+    os.kill(supervisor.pid or -1, signal.SIGKILL)
+    with pytest.raises(Drifted, match="is gone"):
+        await within_limit(asked)
 
 
 async def test_the_carrier_ends_with_the_proxy(proxy: Proxy) -> None:

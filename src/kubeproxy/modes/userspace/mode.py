@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from kubeproxy.errors import KernelError
 from kubeproxy.facts.ids import Family
 from kubeproxy.facts.node import NodeFacts
 from kubeproxy.facts.policy import Algorithm
@@ -122,12 +123,19 @@ class UserspaceBackend(Backend[Item, Value, Options]):
         return [*socket_lines(items), *item_lines(items)]
 
     async def start(self, node: NodeFacts) -> None:
-        """Raise the limit of open files and start the carrier."""
+        """Raise the limit of open files and start the carrier.
+
+        It is not waited for: on a slow machine its start must not keep the process from serving
+        health and metrics, let alone end it. Listeners wait for it, and with them their rules.
+        """
         allowed = raise_descriptor_limit(DESCRIPTORS)
         if allowed < DESCRIPTORS:
             logger.info("Fewer open files are allowed than wanted", allowed=allowed)
         await self.tables.probe()
-        await self.sockets.ensure_carrier()
+        try:
+            await self.sockets.start_carrier()
+        except KernelError as error:
+            logger.error(error, "The carrier process could not be started; trying again soon")
         self._is_started = True
 
     async def watch(self, drifted: DriftListener) -> None:

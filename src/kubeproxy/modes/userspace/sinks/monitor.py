@@ -38,7 +38,7 @@ class Monitor:
                 await self._restart_carrier()
 
     async def _restart_carrier(self) -> None:
-        logger.error(None, "The carrier process ended with its connections; starting a new one")
+        logger.error(None, "No carrier process runs, so no connection is carried; starting one")
         try:
             await self._sockets.ensure_carrier()
         except KernelError as error:

@@ -205,6 +205,11 @@ class SocketSink:
 
     # --- the carrier ---
 
+    async def start_carrier(self) -> None:
+        """Start a carrier, and leave waiting for it to whatever needs it. Raises KernelError."""
+        async with self._carrier_lock:
+            await self.supervisor.start()
+
     async def ensure_carrier(self) -> None:
         """Start a carrier that serves everything that is open, unless one runs.
 

@@ -17,6 +17,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from kubeproxy.errors import Drifted, KernelError
+from kubeproxy.logs import get_logger
 from kubeproxy.modes.userspace.carrier.messages import (
     Command,
     FrameDecoder,
@@ -30,14 +31,16 @@ from kubeproxy.modes.userspace.carrier.messages import (
 
 REPLY_TIMEOUT_SECONDS = 30.0
 """A carrier that does not reply for so long is stuck, and is killed."""
-START_TIMEOUT_SECONDS = 300.0
-"""Its first reply comes after a start of Python, which may take long on a node that is starting."""
+REMINDER_SECONDS = 30.0
+"""How often it is logged that a carrier has not replied since its start."""
 
 _MODULE = "kubeproxy.modes.userspace.carrier"
 _READ_BYTES = 1 << 16
 _STOP_SECONDS = 2.0
 
 LogWriter: TypeAlias = Callable[[LogMessage], None]
+
+logger = get_logger(__name__)
 
 
 class Request(Struct, frozen=True):
@@ -56,9 +59,11 @@ class Supervisor:
         log: LogWriter,
         *,
         reply_timeout_seconds: float = REPLY_TIMEOUT_SECONDS,
+        reminder_seconds: float = REMINDER_SECONDS,
     ) -> None:
         self._idle_seconds = idle_seconds
         self.reply_timeout_seconds = reply_timeout_seconds
+        self._reminder_seconds = reminder_seconds
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
         self._control: socket.socket | None = None
@@ -84,7 +89,8 @@ class Supervisor:
     async def start(self) -> None:
         """Start a carrier without any listener; an old one is stopped first.
 
-        Raises KernelError.
+        That it has started shows in its first reply, which is not waited for here. Raises
+        KernelError.
         """
         await self.stop()
         try:
@@ -161,8 +167,10 @@ class Supervisor:
         if self._control is None:
             raise Drifted("the carrier process does not run")
         control = self._control
-        limit = self.reply_timeout_seconds if self._has_replied else START_TIMEOUT_SECONDS
+        limit = self.reply_timeout_seconds
         try:
+            if not self._has_replied:
+                await self._wait_started(control)
             async with asyncio.timeout(limit):
                 for request in requests:
                     await _send(control, format_frame(request.command), request.handle)
@@ -173,6 +181,25 @@ class Supervisor:
         except OSError as error:
             await self.stop()
             raise Drifted(f"the carrier process is gone: {error}") from error
+
+    async def _wait_started(self, control: socket.socket) -> None:
+        """Wait for the first reply of a carrier, as long as it takes.
+
+        It comes after a start of Python, which may take minutes on a starved node. A carrier that
+        is killed meanwhile only starts all over, and one that fails ends by itself.
+        """
+        reminder = asyncio.create_task(self._report_waiting())
+        try:
+            await self._ask(control, Sync)
+        finally:
+            reminder.cancel()
+
+    async def _report_waiting(self) -> None:
+        while True:
+            await asyncio.sleep(self._reminder_seconds)
+            logger.info(
+                "The carrier process has not replied since its start; waiting", pid=self.pid
+            )
 
     async def _ask(
         self, control: socket.socket, question: Callable[[int], Sync | Inspect]
@@ -204,7 +231,8 @@ class Supervisor:
                 case LogMessage():
                     self._log(reply)
                 case SyncReply(number) | InspectReply(number):
-                    if waiting := self._waiting.pop(number, None):
+                    waiting = self._waiting.pop(number, None)
+                    if waiting is not None and not waiting.done():
                         waiting.set_result(reply)
 
 
