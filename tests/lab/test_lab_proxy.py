@@ -11,7 +11,7 @@ import pytest
 
 from kpctl.flows.objects import generation_manifest, node_manifest
 from kpctl.lab.cluster import Lab
-from kpctl.lab.proxy import ProxyFailed, parse_last_syncs
+from kpctl.lab.proxy import ProxyFailed, logged_syncs, parse_last_syncs
 from kpctl.lab.topology import Topology
 from kubeproxy.facts.ids import Family
 from kubeproxy.modes.registry import mode_names
@@ -30,6 +30,16 @@ def test_the_health_answer_says_when_each_family_synced() -> None:
 @pytest.mark.parametrize("answer", ["", "HTTP/1.1 200 OK\r\n\r\nok", "garbage"])
 def test_an_answer_that_is_none_says_nothing(answer: str) -> None:
     assert parse_last_syncs(answer) == {}
+
+
+def test_the_log_of_upstreams_proxy_says_which_families_have_synced() -> None:
+    """Its ipvs mode has another spelling than the others."""
+    nftables = 'proxier.go:1088] "SyncProxyRules complete" ipFamily="IPv4" elapsed="1s"'
+    ipvs = 'proxier.go:694] "syncProxyRules complete" ipFamily="IPv6" elapsed="1s"'
+    waiting = 'proxier.go:680] "Not syncing ipvs rules until Services have been received"'
+    assert logged_syncs(f"{waiting}\n{nftables}\n") == {Family.IPV4}
+    assert logged_syncs(f"{nftables}\n{ipvs}\n") == set(Family)
+    assert logged_syncs(waiting) == set()
 
 
 @pytest.mark.kernel

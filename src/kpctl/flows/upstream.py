@@ -49,6 +49,7 @@ def _command(
     kubeconfig.write_text(servers[node].kubeconfig())
     flags = {
         **BASE_FLAGS,
+        "v": "4",  # ipvs mode does not log below that that it has synced
         "proxy-mode": mode,
         "hostname-override": node,
         "kubeconfig": str(kubeconfig),

@@ -44,7 +44,8 @@ _POLL_SECONDS = 0.01
 _START_POLL_SECONDS = 0.05
 _WAITING = "waiting until it ends"
 """What a proxy logs while another one runs."""
-_SYNCED = '"SyncProxyRules complete" ipFamily="{family}"'
+_SYNCED = re.compile(r'"[sS]yncProxyRules complete" ipFamily="(\w+)"')
+"""Upstream spells it with a small letter in ipvs mode, and in that mode logs it from `--v=4` on."""
 _LAST_SYNC = re.compile(
     r'^kubeproxy_sync_proxy_rules_last_timestamp_seconds\{ip_family="(\w+)"\} (\S+)$', re.MULTILINE
 )
@@ -220,8 +221,7 @@ class Proxies:
         metrics server ceases to answer where the kernel has no nfacct: its log is read.
         """
         if self.mode in self.other_programs:
-            text = self.log(node)
-            return {f: time.time() for f in Family if _SYNCED.format(family=f.value) in text}
+            return dict.fromkeys(logged_syncs(self.log(node)), time.time())
         found = _LAST_SYNC.findall(await self._ask(node, METRICS_PORT, "/metrics"))
         return {Family(name): float(value) for name, value in found}
 
@@ -343,6 +343,11 @@ async def _wait_or_kill(process: asyncio.subprocess.Process) -> bool:
 
 def _is_after(syncs: Mapping[Family, float], since: float) -> bool:
     return all(syncs.get(family, 0.0) >= since for family in Family)
+
+
+def logged_syncs(text: str) -> set[Family]:
+    """The families that upstream's proxy has synced, from its log."""
+    return {Family(name) for name in _SYNCED.findall(text)}
 
 
 class _FamilyHealth(msgspec.Struct, rename="camel"):
