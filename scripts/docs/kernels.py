@@ -31,11 +31,13 @@ nftables mode runs with its check of the release switched off, except where that
 What each mode needs of a kernel is in [versions](versions.md#linux)."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """What became of a test, and on which day."""
 
     state: str
     date: str
+    connections: int = 0
+    """New ones that were made during a change of mode, if they were counted."""
 
 
 class KernelResults(msgspec.Struct):
@@ -66,6 +68,7 @@ def kernels_page(results: KernelResults) -> str:
         "Results in kernels that operators run",
         _INTRODUCTION,
         table(head, _rows(results)),
+        *_changes_of_mode(results),
         "## Failures",
         _failures(results),
     )
@@ -79,6 +82,21 @@ def _rows(results: KernelResults) -> Iterator[tuple[str, ...]]:
                 failed = len(outcomes) - len(passed)
                 last = max(o.date for o in outcomes.values())
                 yield kernel, heading, mode, str(len(passed)), str(failed), last
+
+
+def _changes_of_mode(results: KernelResults) -> Iterator[str]:
+    """Which change was made under how many new connections, where they were counted."""
+    rows = [
+        (kernel, before, after, str(outcome.connections))
+        for kernel, parts in sorted(results.kernels.items(), key=lambda item: _release(item[0]))
+        for after, outcomes in sorted(parts.get("switches", {}).items())
+        for before, outcome in sorted(outcomes.items())
+        if outcome.connections and outcome.state == "passed"
+    ]
+    if rows:
+        yield "## Changes of mode under load"
+        yield "None of these connections failed, and none that was open broke."
+        yield table(("kernel", "from", "to", "new connections"), rows)
 
 
 def _failures(results: KernelResults) -> str:

@@ -34,3 +34,15 @@ def test_kernels_are_listed_from_the_oldest() -> None:
         results.put(kernel, "flows", "ipvs", "01-a", Outcome("passed", EARLIER))
     page = kernels_page(results)
     assert page.index("| 5.10.0 |") < page.index("| 6.1.0 |") < page.index("| 6.12.1 |")
+
+
+def test_changes_of_mode_are_listed_with_their_connections(tmp_path: Path) -> None:
+    results = KernelResults()
+    results.put("6.1.0", "switches", "ipvs", "nftables", Outcome("passed", EARLIER, 2374))
+    results.put("6.1.0", "switches", "ipvs", "userspace", Outcome("passed", EARLIER))
+    results.put("6.1.0", "switches", "ipvs", "iptables", Outcome("failed", EARLIER, 17))
+    write_kernel_results(tmp_path / "kept", results)
+    _, _, listed = kernels_page(read_kernel_results(tmp_path / "kept")).partition("under load\n")
+    assert "| 6.1.0 | nftables | ipvs | 2374 |" in listed
+    assert "| 17 |" not in listed
+    assert "| userspace | ipvs |" not in listed

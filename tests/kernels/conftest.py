@@ -54,6 +54,8 @@ PARTS = {
     "test_the_unit_under_systemd": "unit",
 }
 """Which tests are kept under which name."""
+CONNECTIONS = "connections"
+"""A property of a test: how many it counted."""
 _MODE_OF_PART = {"golden": "ipvs", "release": "nftables"}
 _MODE, _NAME = ("mode", "after"), ("key", "name", "before")
 """Parameters of tests that are kept as the mode and as the name of a result."""
@@ -77,7 +79,8 @@ def _keep(file: Path, item: pytest.Function, report: pytest.TestReport) -> None:
         return
     results = read_kernel_results(file)
     values = item.callspec.params if hasattr(item, "callspec") else {}
-    outcome = Outcome(report.outcome, f"{datetime.now(UTC):%Y-%m-%d}")
+    counted = dict(item.user_properties).get(CONNECTIONS, 0)
+    outcome = Outcome(report.outcome, f"{datetime.now(UTC):%Y-%m-%d}", int(str(counted)))
     mode = _first(values, _MODE) or _MODE_OF_PART[part]
     name = _first(values, _NAME) or part
     results.put(_release(item), part, mode, name, outcome)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.ipvs import guest_golden
+from tests.kernels.conftest import CONNECTIONS
 from tests.support.ipvs_golden import case_names, load_case
 from tests.support.ipvs_states import assert_states
 
@@ -35,12 +37,13 @@ CHANGES = [
 
 @pytest.mark.parametrize(("before", "after"), CHANGES)
 def test_a_mode_takes_over_from_another_under_load(
-    kernel: EmulatedKernel, before: str, after: str
+    kernel: EmulatedKernel, before: str, after: str, record_property: Callable[[str, object], None]
 ) -> None:
     """No new connection fails, no open one breaks, and nothing of the mode before is left."""
     program = _upstream() if before in UPSTREAM else ""
     found: Any = kernel.call(GUEST, "switch_modes", before, after, program, timeout_seconds=HOUR)
     connections, wrong = found
+    record_property(CONNECTIONS, connections)
     assert wrong == []
     assert connections > ENOUGH
 
