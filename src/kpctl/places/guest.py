@@ -32,6 +32,9 @@ import msgspec
 from kubeproxy.errors import ProxyError
 
 SOURCES = Path(__file__).parents[2]
+_TOOLS = "/usr/sbin:/usr/bin:/sbin:/bin"
+"""Searched first: in user-mode Linux each folder without the program costs a failed start, and that
+half as much as one that succeeds."""
 _HALT_SECONDS = 10.0
 _WITH_US = ("setpriv", "--pdeathsig", "KILL")
 """A process started by these words is killed when the thread that started it ends."""
@@ -193,7 +196,7 @@ class GuestKernel(ABC):
         return self._write_script(
             "init",
             f"""#!/bin/sh
-export PATH=/run/bin:{path}
+export PATH=/run/bin:{_TOOLS}:{path}
 export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={python_path} TMPDIR=/run HOME=/run
 mount -t proc proc /proc
 mount -t sysfs sys /sys

@@ -1,13 +1,14 @@
 """The first process of a guest kernel: serves calls from the host, one JSON line each.
 
 Every call runs in a child of its own with a network namespace of its own, so that no call sees
-another's state. Modules named on the command line are imported beforehand, which makes a call
-quick. `guest` is the other end. The standard library is all it needs: a guest may have a root
-of its own.
+another's state. Modules named on the command line are imported beforehand, and the file of a call
+once, before its child is made: that makes a call quick. `guest` is the other end. The standard
+library is all it needs: a guest may have a root of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import importlib.util
@@ -15,7 +16,9 @@ import json
 import os
 import sys
 import traceback
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import IO, NamedTuple
 
 from kpctl.places.netns import leave_namespace
@@ -38,6 +41,9 @@ def serve(line: IO[bytes]) -> None:
         call = json.loads(request)
         if call is None:
             return
+        # What the file imports is imported once, not in each child; an error is the call's own.
+        with contextlib.suppress(Exception):
+            _module(call["file"])
         _write_all(line, run_in_child(Call(**call)) + b"\n")
 
 
@@ -81,14 +87,19 @@ def _as_builtins(value: object) -> object:
 
 def _run(call: Call) -> object:
     leave_namespace()
-    path = Path(call.file)
+    return getattr(_module(call.file), call.function)(*call.arguments)
+
+
+@cache
+def _module(file: str) -> ModuleType:
+    path = Path(file)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
-    return getattr(module, call.function)(*call.arguments)
+    return module
 
 
 def main() -> None:
