@@ -78,12 +78,12 @@ def host(tmp_path: Path) -> Iterator[Host]:
 def logging(capfd: pytest.CaptureFixture[str]) -> Logging:
     @contextmanager
     def context() -> Iterator[Log]:
-        log = Log()
+        log = Log(lambda: capfd.readouterr().err)
         setup_logging(LogOptions())
         try:
             yield log
         finally:
             stop_logging()
-            log.text = capfd.readouterr().err
+            log.update()
 
     return context

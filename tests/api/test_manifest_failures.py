@@ -43,7 +43,7 @@ async def test_a_directory_that_vanishes_keeps_its_objects(
     with logging() as log:
         async with watching(place) as received:
             place.rename(tmp_path / "elsewhere")
-            await asyncio.sleep(1.5)
+            await log.until("Manifests are left as they were before")
             assert received.services == WEB
             (tmp_path / "elsewhere").rename(place)
             (place / "b.yaml").write_text(manifest("api"))
@@ -75,7 +75,7 @@ async def test_an_empty_directory_in_its_place_keeps_the_objects(
             (tmp_path / "empty").mkdir()
             place.rename(tmp_path / "old")
             (tmp_path / "empty").rename(place)
-            await asyncio.sleep(0.5)
+            await log.until("replaced by another one without manifests")
             assert received.services == WEB
             (place / "b.yaml").write_text(manifest("api"))
             await received.until_services(api="10.96.0.1")
@@ -105,7 +105,7 @@ async def test_a_directory_that_becomes_unreadable_keeps_its_objects(
             with monkeypatch.context() as patch:
                 patch.setattr(os, "scandir", fail)
                 (place / "b.yaml").write_text(manifest("api"))
-                await asyncio.sleep(0.5)
+                await log.until("permission denied")
                 assert received.services == WEB
             # No event follows: the lost read is tried again.
             await received.until_services(web="10.96.0.1", api="10.96.0.1")
@@ -116,14 +116,17 @@ async def test_a_directory_that_becomes_unreadable_keeps_its_objects(
 async def test_a_file_that_could_not_be_read_is_read_later(
     place: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def fail(*_: object, **__: object) -> str:
+    tried: list[object] = []
+
+    def fail(*asked: object, **_: object) -> str:
+        tried.append(asked)
         raise OSError(number, os.strerror(number))
 
     async with watching(place) as received:
         with monkeypatch.context() as patch:
             patch.setattr(manifests, "read_regular", fail)
             (place / "a.yaml").write_bytes(manifest("web", "10.96.0.2").encode())
-            await asyncio.sleep(0.3)
+            await received.until(lambda: tried)
             assert received.services == WEB
         await received.until_services(web="10.96.0.2")
 
