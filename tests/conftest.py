@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.support.commands import call_kpctl
 from tests.support.effort import examples
 from tests.support.groups import GroupScheduling, rank_of
 from tests.support.host import PROGRAMS, Host
@@ -41,20 +42,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 Run = Callable[[Sequence[str]], subprocess.CompletedProcess[str]]
+_STARTED: set[tuple[str, ...]] = set()
+"""Commands that were started as a program."""
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Run one of our programs to its end, without privileges or a network of its own."""
+    """Run one of our programs to its end, without privileges or a network of its own.
+
+    Each command is started once by every process of tests, and called in a fork from then on.
+    """
+    words = {"COLUMNS": "140", "TERM": "dumb", "PYTHONUTF8": "1"}
 
     def call(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        command = (argv[0], *argv[1:2])
+        if command in _STARTED and argv[0] == "kpctl":
+            return call_kpctl(argv[1:], tmp_path, words)
+        _STARTED.add(command)
         return subprocess.run(
             [PROGRAMS / argv[0], *argv[1:]],
             capture_output=True,
             text=True,
             timeout=LIMIT_SECONDS,
             cwd=tmp_path,
-            env={**os.environ, "COLUMNS": "140", "TERM": "dumb", "PYTHONUTF8": "1"},
+            env={**os.environ, **words},
         )
 
     return call
