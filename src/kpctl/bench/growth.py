@@ -184,16 +184,21 @@ class CountedMode:
             self._intake.send(Synced(kind))
         return await self.engine.round()
 
+    async def send(self, *events: Event) -> RoundReport:
+        """Send these events and run the round they cause."""
+        for event in events:
+            self._intake.send(event)
+        report = await self.engine.round()
+        if not report.is_success:
+            raise ValueError(f"a round of the benchmark failed: {report.failure_text}")
+        return report
+
     async def cost_of(self, *events: Event) -> Cost:
         """Send these events, run the round they cause, and count its cost."""
         pipeline = self.engine.pipeline
         planned, rendered = pipeline.planned, pipeline.rendered
         with counting_steps() as steps:
-            for event in events:
-                self._intake.send(event)
-            report = await self.engine.round()
-        if not report.is_success:
-            raise ValueError(f"a round of the benchmark failed: {report.failure_text}")
+            report = await self.send(*events)
         return Cost(
             python_steps=steps(),
             kernel_calls=report.batches,
