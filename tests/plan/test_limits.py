@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.builders import endpoint, node, plan, port, service
 
@@ -41,6 +41,7 @@ ALLOWED: tuple[str, ...] = (
     "240.0.0.1",
 )
 ALLOWED += ("2001:db8::1", "::1234", "fec0::1", "fe00::1", "fd00::1", "::ffff")
+ALLOWED += ("ff::1", "ff0::", "fe8::1")
 
 
 def reasons(made: ServicePlan) -> dict[str, str]:
@@ -73,6 +74,7 @@ def test_others_are_none_of_our_business(address: str) -> None:
 
 
 @given(st.ip_addresses())
+@example(ipaddress.ip_address("ff0::"))
 def test_the_quick_look_finds_what_the_long_one_refuses(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> None:

@@ -102,7 +102,7 @@ def is_loopback(address: str) -> bool:
 
 def is_ipv6_link_local(address: str) -> bool:
     """Is this canonical address in fe80::/10, as every IPv6 interface has one of its own?"""
-    return address[:3] in ("fe8", "fe9", "fea", "feb") and address[4:5] == ":"
+    return address[:3] in ("fe8", "fe9", "fea", "feb") and address.find(":") == 4
 
 
 def contains(cidr: str, address: str) -> bool:

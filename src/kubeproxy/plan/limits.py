@@ -33,9 +33,14 @@ def refused_kind(address: str) -> str:
         return "a link-local address"
     if address == "255.255.255.255":
         return "the broadcast address"
-    if address.startswith("ff") or _is_ipv4_multicast(address):
+    if _is_ipv6_multicast(address) or _is_ipv4_multicast(address):
         return "a multicast address"
     return ""
+
+
+def _is_ipv6_multicast(address: str) -> bool:
+    # The first group has four digits: `ff0::` is 0ff0::.
+    return address.startswith("ff") and address.find(":") == 4
 
 
 def _is_ipv4_multicast(address: str) -> bool:
