@@ -19,7 +19,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
 # Processes that run tests side by side; JOBS=0 is one test after the other. Most tests wait for
 # something else than a processor, so there may be more than processors.
-JOBS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
+JOBS ?= $(shell n=$$(nproc); echo $$((n < 3 ? 3 * n : 8)))
 PARALLEL := -n $(JOBS) --dist loadscope --no-loadscope-reorder
 
 # ARCH=arm64 builds for another machine. Packages come from where this machine's apt and pip are
