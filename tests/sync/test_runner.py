@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubeproxy.errors import ConfigError
-from kubeproxy.sync.runner import SPACING, Runner
+from kubeproxy.sync.runner import MERGED, SPACING, Runner
 
 
 def runner() -> Runner:
@@ -91,26 +91,36 @@ def test_no_pause_allows_back_to_back_runs() -> None:
     assert made.due_at() == 5.0
 
 
-def test_the_pause_is_each_namespaces_own() -> None:
+def test_the_pause_is_each_services_own() -> None:
     """Where one changes without end, a change elsewhere does not wait for the pause it causes."""
     made = runner()
     made.request("noisy")
     made.begin(10.0)
     made.request("noisy")
-    made.end(10.01, is_success=True)
-    assert made.due_at() == 11.01
+    made.end(10.1, is_success=True)
+    assert made.due_at() == 11.1
     made.request("quiet")
-    assert made.due_at() == pytest.approx(10.01 + SPACING * 0.01)
-    made.begin(10.1)
-    made.end(10.11, is_success=True)
+    assert made.due_at() == pytest.approx(10.1 + SPACING * 0.1)
+    made.begin(10.4)
+    made.end(10.5, is_success=True)
     made.request("quiet")
-    assert made.due_at() == 11.11, "which is not quiet any more"
+    assert made.due_at() == 11.5, "which is not quiet any more"
 
 
-def test_many_namespaces_get_a_bounded_share_of_the_time() -> None:
+def test_quick_runs_for_many_services_have_a_pause_too() -> None:
+    """Or a thousand changes a second would be a thousand runs, if each takes no time."""
+    made = runner()
+    made.request("one")
+    made.begin(10.0)
+    made.end(10.0, is_success=True)
+    made.request("another")
+    assert made.due_at() == 10.0 + MERGED
+
+
+def test_many_services_get_a_bounded_share_of_the_time() -> None:
     made, now = runner(), 0.0
     for number in range(100):
-        made.request(f"namespace-{number}")
+        made.request(f"service-{number}")
         now = max(now, made.due_at())
         made.begin(now)
         now += 0.1
@@ -118,7 +128,20 @@ def test_many_namespaces_get_a_bounded_share_of_the_time() -> None:
     assert now >= 99 * (1 + SPACING) * 0.1
 
 
-def test_after_a_failure_every_namespace_waits() -> None:
+def test_a_storm_of_services_is_a_few_runs() -> None:
+    """5,000 created within a second: the first at once, the others share runs."""
+    made, now, runs = runner(), 0.0, 0
+    for number in range(5000):
+        made.request(f"service-{number}")
+        now = (number + 1) / 5000
+        if made.due_at() <= now:
+            made.begin(now)
+            made.end(now, is_success=True)
+            runs += 1
+    assert runs <= 1 + now / MERGED
+
+
+def test_after_a_failure_every_service_waits() -> None:
     made = runner()
     made.request("one")
     made.begin(10.0)
@@ -127,11 +150,11 @@ def test_after_a_failure_every_namespace_waits() -> None:
     assert made.due_at() == 11.0
 
 
-def test_namespaces_are_forgotten_after_their_pause() -> None:
+def test_services_are_forgotten_after_their_pause() -> None:
     """Or their number would grow with those that ever existed."""
     made = runner()
     for number in range(1000):
-        made.request(f"namespace-{number}")
+        made.request(f"service-{number}")
         made.begin(float(number))
         made.end(float(number), is_success=True)
     assert len(made.paused) <= 2

@@ -163,25 +163,27 @@ class Engine:
 
     def set_service(self, facts: ServiceFacts) -> bool:
         """Hold this Service. Return whether it differs from what was held."""
-        return self._request_if(self.pipeline.store.set_service(facts), facts.name.namespace)
+        return self._request_if(self.pipeline.store.set_service(facts), facts.name)
 
     def delete_service(self, name: ServiceName) -> bool:
         """Forget this Service. Return whether it was known."""
-        return self._request_if(self.pipeline.store.delete_service(name), name.namespace)
+        return self._request_if(self.pipeline.store.delete_service(name), name)
 
     def set_slice(self, facts: SliceFacts, *, trigger_time: float | None) -> bool:
         """Hold this EndpointSlice. Return whether it differs from what was held."""
         store = self.pipeline.store
         changed = store.set_slice(facts, trigger_time=trigger_time)
-        return self._request_if(changed, facts.service.namespace)
+        return self._request_if(changed, facts.service)
 
     def delete_slice(self, namespace: str, name: str) -> bool:
         """Forget this EndpointSlice. Return whether it was known."""
-        return self._request_if(self.pipeline.store.delete_slice(namespace, name), namespace)
+        held = self.pipeline.store.slice(namespace, name)
+        changed = self.pipeline.store.delete_slice(namespace, name)
+        return self._request_if(changed, held.service if held else None)
 
     def set_failing(self, name: ServiceName, failing: Mapping[str, str]) -> bool:
         """Hold which endpoints fail their check. Return whether that differs from before."""
-        return self._request_if(self.pipeline.store.set_failing(name, failing), name.namespace)
+        return self._request_if(self.pipeline.store.set_failing(name, failing), name)
 
     def slice(self, namespace: str, name: str) -> SliceFacts | None:
         """Return the slice that is held under this name."""
@@ -195,9 +197,9 @@ class Engine:
             self._listener.sync_requested(self.family)
         return self._request_if(self.pipeline.set_node(node))
 
-    def _request_if(self, changed: bool, namespace: str = "") -> bool:
+    def _request_if(self, changed: bool, service: ServiceName | None = None) -> bool:
         if changed:
-            self.request(namespace=namespace)
+            self.request(service=service)
         return changed
 
     def refusals(self) -> list[Refusal]:
@@ -217,13 +219,13 @@ class Engine:
         self._is_synced = True
         self.request()
 
-    def request(self, *, full: bool = False, namespace: str = "") -> None:
-        """Request a round as soon as the pause allows: the namespace's, if one changed."""
+    def request(self, *, full: bool = False, service: ServiceName | None = None) -> None:
+        """Request a round as soon as the pause allows: that of the Service, if one changed."""
         self._reread_requested = self._reread_requested or full
         if not self._is_synced:
             return
         self._listener.sync_requested(self.family)
-        self._runner.request(namespace)
+        self._runner.request(service)
         self._wake.set()
 
     def report_drift(
