@@ -1,11 +1,12 @@
 """The quick variant: one change takes the same work in any cluster."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import pytest
 from click.testing import CliRunner
 
 from kpctl.bench.growth import (
+    LOST,
     DryBackend,
     DrySink,
     GrowthRow,
@@ -28,7 +29,30 @@ def test_one_change_takes_the_same_work_at_any_size(mode: str) -> None:
     rows = mode_growth(mode, SIZES)
     assert {row.change for row in rows} >= {"endpoint added", "Service added"}
     assert [sentence for row in rows for sentence in row.grown()] == []
-    assert all(cost.items and cost.plans == 1 for row in rows for _, cost in row.costs)
+    assert all(cost.items and not cost.full_reads for row in rows for _, cost in row.costs)
+    planned = [row for row in rows if row.change != LOST]
+    assert all(cost.plans == 1 for row in planned for _, cost in row.costs)
+
+
+def test_a_lost_element_is_read_and_repaired_alone() -> None:
+    """In the mode whose notifications name elements: nothing else is read, planned or written."""
+    (row,) = (row for row in mode_growth("nftables", SIZES) if row.change == LOST)
+    for _, cost in row.costs:
+        assert (cost.full_reads, cost.items, cost.plans, cost.renders) == (0, 1, 0, 0)
+
+
+class _Forgetful(DryBackend):
+    """Has single items read by reading everything."""
+
+    async def read_some(self, items: Collection[AnyItem]) -> None:
+        return None
+
+
+async def test_a_mode_that_reads_everything_for_a_lost_element_is_found_out() -> None:
+    """By the full read itself, and by what it finds missing."""
+    costs = (await measure_costs(_Forgetful(default_backend("nftables")), SIZES[0]))[LOST]
+    assert costs.full_reads == 1
+    assert costs.items > SIZES[0].services
 
 
 class _RewritingSink(DrySink):

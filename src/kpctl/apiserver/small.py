@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import gzip
 import json
 import socket
 import ssl
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -40,6 +42,9 @@ users: [{name: main, user: {}}]
 contexts: [{name: main, context: {cluster: main, user: main}}]
 """
 
+_COMPRESSED_FROM = 128 * 1024
+"""Bytes, as in the real server."""
+
 
 class SeenRequest(msgspec.Struct, frozen=True):
     """A request as it arrived."""
@@ -50,6 +55,8 @@ class SeenRequest(msgspec.Struct, frozen=True):
     headers: dict[str, str]
     peer: object
     """The address and port it came from."""
+    at: float = 0.0
+    """When it arrived, by the monotonic clock."""
 
     @property
     def is_watch(self) -> bool:
@@ -87,6 +94,8 @@ class SmallApiServer:
         self._changed = asyncio.Condition()
         self.bookmarks_sent = 0
         """The number of bookmarks that `bookmark` made watches send."""
+        self.bytes_sent = 0
+        """Of lists and watches, as they go on the wire."""
         self._bookmarks = 0
         self._watches: set[asyncio.Task[None]] = set()
 
@@ -158,6 +167,7 @@ class SmallApiServer:
             dict(request.query),
             dict(request.headers),
             transport.get_extra_info("peername") if transport else None,
+            time.monotonic(),
         )
         self.requests.append(seen)
         fault = next((fault for fault in self.faults if fault.applies(seen)), None)
@@ -254,14 +264,21 @@ class SmallApiServer:
                 metadata["remainingItemCount"] = len(items) - limit
             items = items[:limit]
         _, kind, api_version = GROUPS[collection]
-        return web.json_response(
-            {
-                "kind": f"{kind}List",
-                "apiVersion": api_version,
-                "metadata": metadata,
-                "items": items,
-            }
-        )
+        found = {
+            "kind": f"{kind}List",
+            "apiVersion": api_version,
+            "metadata": metadata,
+            "items": items,
+        }
+        return self._packed(request, json.dumps(found).encode())
+
+    def _packed(self, request: web.Request, body: bytes) -> web.Response:
+        """A list as the real server sends it: compressed if it is large and the client can."""
+        headers = {}
+        if len(body) >= _COMPRESSED_FROM and "gzip" in request.headers.get("Accept-Encoding", ""):
+            body, headers = gzip.compress(body, 1), {"Content-Encoding": "gzip"}
+        self.bytes_sent += len(body)
+        return web.Response(body=body, content_type="application/json", headers=headers)
 
     def _read_token(self, token: str) -> tuple[int, tuple[str, str]]:
         try:
@@ -287,7 +304,12 @@ class SmallApiServer:
         response = web.StreamResponse()
         response.content_type = "application/json"
         await response.prepare(request)
-        task = asyncio.ensure_future(self._stream(request, collection, response.write))
+
+        async def write(line: bytes) -> None:
+            self.bytes_sent += len(line)
+            await response.write(line)
+
+        task = asyncio.ensure_future(self._stream(request, collection, write))
         self._watches.add(task)
         try:
             seconds = float(request.query.get("timeoutSeconds", "1800"))

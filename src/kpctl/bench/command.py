@@ -11,6 +11,7 @@ from rich.markup import escape
 from kpctl.bench.document import format_number, write_document
 from kpctl.bench.growth import GrowthRow, mode_growth
 from kpctl.bench.health import CASES, Figure, figures_table, measure
+from kpctl.bench.lists import LISTED, list_bytes
 from kpctl.bench.records import Measurement, Results, Size, merge, read_results, write_results
 from kpctl.bench.run import Options, Progress, run_benchmark
 from kpctl.bench.show import growth_table, results_table
@@ -22,7 +23,10 @@ QUICK_SIZES = (Size(200), Size(2000))
 def check_growth(
     console: Console, modes: Sequence[str] = (), sizes: Sequence[Size] = QUICK_SIZES
 ) -> bool:
-    """Run the quick variant. Return whether the work for a change is the same at all sizes."""
+    """Run the quick variant. Return whether the work for a change is the same at all sizes.
+
+    The bytes of the first lists must be few as well.
+    """
     rows: list[GrowthRow] = []
     for mode in modes or mode_names():
         with console.status(f"counting what a change takes: {mode}"):
@@ -33,7 +37,10 @@ def check_growth(
         console.print(f"[red]{escape(sentence)}[/red]")
     if not grown:
         console.print("One change takes the same work in a small and in a large cluster.")
-    return not grown
+    with console.status("counting the bytes of the first lists"):
+        lists = list_bytes(LISTED)
+    console.print(escape(str(lists)), style="" if lists.is_met else "red")
+    return not grown and lists.is_met
 
 
 def measure_checks(console: Console, *, seconds: float) -> bool:

@@ -1,10 +1,11 @@
 """The quick variant: does the work for one change grow with the size of the cluster?
 
 It counts instead of timing, so it gives the same result on any machine: steps of Python (bytecode),
-kernel calls (batches), bytes and items handed to the kernel, services planned and rendered, for one
-change in a small and in a large cluster. Every mode runs in the daemon's own intake and engine,
-with sinks that compile everything and apply nothing. What a mode's `apply` costs is left to its
-kernel tests and the side-by-side benchmark.
+kernel calls (batches), bytes and items handed to the kernel, services planned and rendered, full
+reads of the kernel, for one change in a small and in a large cluster. In modes that learn which
+element another process deleted, such a loss is one of the changes. Every mode runs in the daemon's
+own intake and engine, with sinks that compile everything and apply nothing. What a mode's `apply`
+costs is left to its kernel tests and the side-by-side benchmark.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TypeAlias
@@ -57,6 +58,10 @@ TOLERANCE = 1.1
 """A larger dictionary may need another probe or two; anything that scales is far beyond this."""
 
 
+LOST = "element lost"
+"""The change that another process makes."""
+
+
 class Cost(msgspec.Struct, frozen=True, gc=False):
     """What one change took, counted."""
 
@@ -66,6 +71,7 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
     items: int
     plans: int
     renders: int
+    full_reads: int = 0
 
 
 COUNTS = Cost.__struct_fields__
@@ -122,6 +128,17 @@ class DryBackend(Backend[AnyItem, AnyValue, object]):
     @property
     def sinks(self) -> Sequence[AnySink]:
         return self._sinks
+
+    @property
+    def reads_single_items(self) -> bool:
+        """Can the mode ask the kernel for single items?"""
+        return type(self._inner).read_some is not Backend.read_some
+
+    async def read_some(
+        self, items: Collection[AnyItem]
+    ) -> Mapping[AnyItem, AnyValue | None] | None:
+        """Whatever is asked for is gone."""
+        return dict.fromkeys(items) if self.reads_single_items else None
 
     def scaffold(self, node: NodeFacts) -> AnyFragment:
         return self._inner.scaffold(node)
@@ -193,11 +210,16 @@ class CountedMode:
             raise ValueError(f"a round of the benchmark failed: {report.failure_text}")
         return report
 
-    async def cost_of(self, *events: Event) -> Cost:
-        """Send these events, run the round they cause, and count its cost."""
+    async def cost_of(self, *events: Event, lost: Collection[AnyItem] = ()) -> Cost:
+        """Send these events, run the round they cause, and count its cost.
+
+        `lost` are items that another process deleted.
+        """
         pipeline = self.engine.pipeline
         planned, rendered = pipeline.planned, pipeline.rendered
         with counting_steps() as steps:
+            if lost:
+                self.engine.report_drift("element deleted", lost)
             report = await self.send(*events)
         return Cost(
             python_steps=steps(),
@@ -206,7 +228,15 @@ class CountedMode:
             items=report.changes,
             plans=pipeline.planned - planned,
             renders=pipeline.rendered - rendered,
+            full_reads=int(report.is_full),
         )
+
+    def item_of(self, index: int) -> AnyItem:
+        """One of the items of a Service."""
+        wanted = service_name(index)
+        fragments = self.engine.pipeline.fragments()
+        found = next(owner for owner in fragments if owner.service.name == wanted)
+        return next(iter(fragments[found]))
 
 
 def service_event(index: int) -> Upsert:
@@ -270,6 +300,9 @@ async def measure_costs(
     # Everything happens twice: what is computed once per process must not count for one size only.
     for _ in range(2):
         found = {name: await counted.cost_of(*events) for name, events in _changes(size)}
+        if isinstance(backend, DryBackend) and backend.reads_single_items:
+            lost = [counted.item_of(size.services // 2)]
+            found[LOST] = await counted.cost_of(lost=lost)
     return found
 
 
