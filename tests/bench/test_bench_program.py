@@ -11,7 +11,13 @@ import pytest
 from tests.support.waiting import LIMIT_SECONDS, wait_until
 
 from kpctl.apiserver.build import NoGo
-from kpctl.bench.program import RunningProxy, command_of, has_children
+from kpctl.bench.program import (
+    RunningProxy,
+    command_of,
+    has_children,
+    private_mb,
+    switches_of,
+)
 from kpctl.bench.records import OURS, UPSTREAM
 from kpctl.places.network import PrivateNetwork
 from kubeproxy.errors import ProxyError
@@ -66,6 +72,8 @@ def test_what_a_running_proxy_uses_is_known(network: PrivateNetwork, tmp_path: P
         wait_until(lambda: proxy.usage().resident_mb >= 10)
         usage = proxy.usage()
         assert usage.peak_mb >= usage.resident_mb
+        assert 0 < private_mb(proxy.pid) < usage.peak_mb
+        assert switches_of(proxy.pid)[proxy.pid] > 0
         assert proxy.is_at_work(usage.cpu_seconds - 1)
     finally:
         proxy.stop()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 from tests.support.waiting import LIMIT_SECONDS
 
+from kpctl.bench.cli import PARTS as OFFERED
 from kpctl.bench.control import Limits
 from kpctl.bench.modes import measure_mode, modes_with_figures
 from kpctl.bench.records import OURS, UPSTREAM, Measurement, Record, Size
@@ -44,6 +45,7 @@ def test_both_programs_are_measured(programs: None, mode: str, with_data: bool) 
     assert {mode for mode, _ in records} == {mode}
     for name in ("cold start", "endpoint replaced", "Service added", "memory, peak"):
         assert _is_complete(records[mode, name]), records[mode, name]
+    assert _is_complete(records[mode, "bytes of the first lists"])
     assert not with_data or records[mode, "connect, last service, p50"].direct
     assert {m.program for m in measurements} >= {OURS, UPSTREAM}
 
@@ -94,6 +96,11 @@ def test_a_budget_of_nothing_measures_nothing_and_says_so() -> None:
     results = run_benchmark(options, Progress(_nothing, lambda _: None))
     assert results.records == ()
     assert any("spine" in note for note in results.notes)
+
+
+def test_the_command_offers_every_part() -> None:
+    """It names them without importing what measures them."""
+    assert set(OFFERED) == {*PARTS, "health"}
 
 
 def test_modules_of_modes_are_found() -> None:

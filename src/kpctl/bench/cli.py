@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kpctl.bench.records import Size
 
 _DEFAULT_OUTPUT = "bench-results.json"
-_PARTS = ("control", "data", "conntrack", "fleet", "promise", "modes", "balance", "health")
+PARTS = ("control", "data", "conntrack", "fleet", "promise", "scale", "modes", "balance", "health")
 
 
 def _sizes(
@@ -31,7 +31,7 @@ def _sizes(
 @click.option("--quick", is_flag=True, help="only count; fail if work grows with the cluster")
 @click.option("--size", "sizes", callback=_sizes, multiple=True, help="5k or 5kx50; repeatable")
 @click.option("--mode", "modes", multiple=True, help="repeatable (default: all that can)")
-@click.option("--part", "parts", type=click.Choice(_PARTS), multiple=True, help="repeatable")
+@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="repeatable")
 @click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--samples", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--budget", type=float, default=120.0, show_default=True, help="minutes")

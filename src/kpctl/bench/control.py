@@ -18,7 +18,7 @@ import msgspec
 
 from kpctl.bench.cluster import SPARE, SPARE_SERVICES, Cluster, in_parallel
 from kpctl.bench.commits import CommitClock
-from kpctl.bench.events import Uplink, event_arrivals
+from kpctl.bench.events import LOOPBACK, Uplink, event_arrivals, received_bytes
 from kpctl.bench.moments import Moments
 from kpctl.bench.program import RunningProxy
 from kpctl.bench.records import Measurement, Size
@@ -103,6 +103,10 @@ class Session:
         self.note("cold start, CPU", usage.cpu_seconds, "CPU s")
         self.note("memory after cold start", usage.resident_mb, "MB")
         self.note("memory, peak", usage.peak_mb, "MB")
+        # The small API server is on loopback, where other things count as well.
+        if self._uplink.device != LOOPBACK:
+            received = received_bytes(self._proxy.network, self._uplink.device)
+            self.note("bytes of the first lists", received / 1e6, "MB")
         return True
 
     async def _settle(self, limit_seconds: float, *, needs_sync: bool = False) -> bool:

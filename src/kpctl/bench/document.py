@@ -22,6 +22,7 @@ from kpctl.bench.records import (
     Run,
     parse_size,
 )
+from kpctl.bench.scale_table import Found, find_rows
 
 CHARTED = ("cold start", "endpoint replaced", "memory after cold start")
 """Measures that get a chart over the sizes."""
@@ -48,6 +49,7 @@ kpctl bench --size 1k --size 5k --mode nftables --rounds 3
 kpctl bench --part conntrack              # half a million flows; says which sysctl it needs
 kpctl bench --part fleet                  # 50 proxies of each program at one API server
 kpctl bench --part promise                # latency under 1,000 changes a second
+kpctl bench --part scale                  # up to 100,000 Services; most of ours alone
 kpctl bench --quick                       # only counts; fails if work grows with the cluster
 kpctl bench --from bench-results.json --docs docs   # write this document again
 ```
@@ -92,6 +94,15 @@ How each figure comes about:
 - **network programming** (`kpctl bench --part promise`): each change has an address of its own, and
   its latency is from the moment at which the small API server has it to the moment at which the
   kernel was given that address, by nf_tables notifications or the input of `iptables-restore`.
+- **scale** (`kpctl bench --part scale`): a start is watched from the API server's side: how long
+  until Services are watched. **Idle**: how often the threads were given a processor within 30 s,
+  after 15 s without anything to do, and the memory that no other process shares. The rest is ours
+  alone, each row with the daemon's own engine in a process of its own: elements deleted with
+  `nft`, one endpoint of a Service of 50 slices, a second proxy over the first one's table. The
+  engine's figures begin with the facts and not with an event's packet. An endpoint that is removed
+  is **out of use** with the first transaction; its slot goes with another, before which packets
+  under way are waited for.
+- **bytes of the first lists** are what the node's device has received when the cold start is over.
 - **data plane**: a client in a namespace of its own, through the node; “direct” is a connection
   straight to the pod in the same run.
 """
@@ -147,6 +158,7 @@ def format_document(results: Results, charts: Sequence[str], notes: str) -> str:
         _facts("The machine and the versions", results.machine),
         _runs(results.runs),
         _aims(check_aims(results.records)),
+        _scale(find_rows(results.records)),
         *(_mode(mode, results.records, charts) for mode in modes),
         _growth(results.growth),
         _figures(results.figures),
@@ -186,6 +198,45 @@ def _found_ratio(found: AimResult) -> str:
     if found.ratio is None:
         return "–"
     return f"{'more than ' if found.is_at_least else ''}{format_number(found.ratio)}"
+
+
+_SCALE = """## Scale: before and after
+
+“Before”, and the floor or upstream beside it, are of a quiet machine and of the state before the
+work on these rows began. “Now” and what stands beside it are of this run: upstream's value, or the
+one that the floor names, measured with ours. What is counted needs no run: there the row names the
+test or the command that counts.
+"""
+
+
+def _scale(found: Sequence[Found]) -> str:
+    head = [
+        "| | size | before | floor, or upstream then | aim | now | beside it | met |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    return "\n".join([_SCALE, *head, *(format_scale(each) for each in found), ""])
+
+
+def format_scale(found: Found) -> str:
+    row, record = found.row, found.record
+    unit = "" if record is None else record.unit
+    beside_unit = unit if found.beside is None else found.beside.unit
+    missing = row.instead and f"counted by {row.instead}"
+    cells = (
+        row.words,
+        str(row.size),
+        row.before,
+        row.floor,
+        row.aim,
+        _with_unit(found.now, unit, is_cut=found.is_limit) or missing or "not measured in this run",
+        _with_unit(found.other, beside_unit, is_cut=found.is_other_limit) or "–",
+        {True: "yes", False: "**no**", None: "–"}[found.is_met],
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def _with_unit(value: float | None, unit: str, *, is_cut: bool) -> str:
+    return "" if value is None else f"{'>' if is_cut else ''}{format_number(value)} {unit}"
 
 
 def _mode(mode: str, records: Sequence[Record], charts: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 
@@ -23,6 +24,8 @@ from kubeproxy.facts.ids import Protocol
 
 LEAST_BYTES = 200
 """An event with one object is larger, a ping or an acknowledgement of the connection smaller."""
+
+LOOPBACK = "lo"
 
 _ETH_P_IP = 0x0800
 _SO_TIMESTAMPNS = 35
@@ -34,6 +37,14 @@ class Uplink(msgspec.Struct, frozen=True, gc=False):
 
     device: str
     port: int
+
+
+def received_bytes(node: PrivateNetwork, device: str) -> int:
+    """The bytes that a device of a node has received, headers included."""
+    with node.inside():
+        lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
+    split = (line.replace(":", " ").split() for line in lines)
+    return next(int(fields[1]) for fields in split if fields[0] == device)
 
 
 @contextmanager

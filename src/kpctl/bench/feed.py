@@ -7,14 +7,14 @@ minutes. Here a change is a line in a watch.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from kpctl.apiserver.small import SmallApiServer, split_path
+from kpctl.apiserver.small import SeenRequest, SmallApiServer, split_path
 from kpctl.apiserver.store import Json, StatusError
 from kpctl.bench.cluster import Cluster
-from kpctl.bench.events import Uplink
+from kpctl.bench.events import LOOPBACK, Uplink
 from kpctl.bench.records import Size
 from kpctl.bench.world import NODE_ADDRESS, Access, Site
 
@@ -49,6 +49,11 @@ class Feed:
         self._kubeconfig = folder / "feed.kubeconfig"
         self.cluster = Cluster(LocalAdmin(self._api), protocol)
 
+    @property
+    def requests(self) -> Sequence[SeenRequest]:
+        """What was asked so far, in order."""
+        return self._api.requests
+
     async def load(self, size: Size) -> None:
         """Bring the objects to this size, which is not smaller than the one before."""
         if not self.cluster.size.services:
@@ -64,5 +69,5 @@ class Feed:
                 await stack.enter_async_context(self._api.serving())
             self._kubeconfig.write_text(self._api.kubeconfig())
             json = "--kube-api-content-type=application/json"
-            uplink = Uplink("lo", int(self._api.url.rpartition(":")[2]))
+            uplink = Uplink(LOOPBACK, int(self._api.url.rpartition(":")[2]))
             yield Access((f"--kubeconfig={self._kubeconfig}", json), uplink)

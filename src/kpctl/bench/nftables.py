@@ -56,6 +56,8 @@ class ColdStart(Struct, frozen=True, gc=False):
     batches: int
     megabytes_sent: float
     resident_megabytes: float
+    kernel_seconds: float
+    """In commits, which are part of `seconds`."""
     nft: Spent | None = None
 
     def __str__(self) -> str:
@@ -81,12 +83,15 @@ class OneChange(Struct, frozen=True, gc=False):
     median_ms: float
     worst_ms: float
     kernel_ms: float
+    work_ms: float
+    """Without the wait for packets under way, which comes before what they may have read goes."""
     bytes_sent: int
 
     def __str__(self) -> str:
         return (
             f"one endpoint {self.kind}, {self.size}: median {self.median_ms:.2f} ms "
-            f"(kernel {self.kernel_ms:.2f} ms), worst {self.worst_ms:.2f} ms, "
+            f"(kernel {self.kernel_ms:.2f} ms, "
+            f"without waiting for packets {self.work_ms:.2f} ms), worst {self.worst_ms:.2f} ms, "
             f"{self.bytes_sent} bytes"
         )
 
@@ -112,11 +117,12 @@ class Churn(Struct, frozen=True, gc=False):
 
 
 class TimedNftables(Nftables):
-    """nf_tables whose commits are timed."""
+    """nf_tables whose commits are timed, and whose waits for packets under way."""
 
     def __init__(self, family: int) -> None:
         super().__init__(family)
         self.seconds = 0.0
+        self.waited = 0.0
 
     def commit(self, transaction: nft.Transaction) -> tuple[nft.Refusal, ...]:
         started = time.perf_counter()
@@ -124,6 +130,11 @@ class TimedNftables(Nftables):
             return super().commit(transaction)
         finally:
             self.seconds += time.perf_counter() - started
+
+    def wait_for_readers(self) -> None:
+        started = time.perf_counter()
+        super().wait_for_readers()
+        self.waited += time.perf_counter() - started
 
 
 class Rounds(IgnoreRounds):
@@ -237,6 +248,7 @@ async def cold_start(size: Size, *, compare: bool = True) -> ColdStart:
         batches=batches,
         megabytes_sent=sent / 1e6,
         resident_megabytes=_resident_megabytes(),
+        kernel_seconds=bench.nftables.seconds,
         nft=nft_spent,
     )
 
@@ -261,16 +273,25 @@ async def one_change(size: Size, *, rounds: int = 100) -> list[OneChange]:
 async def _measure(
     bench: Bench, kind: str, after: Callable[[int], list[int]], rounds: int
 ) -> OneChange:
-    times, kernel, sent = [], [], 0
+    times, kernel, work, sent = list[float](), list[float](), list[float](), 0
     for number in range(min(rounds, bench.size.services)):
         index = number * 7919 % bench.size.services
-        bench.nftables.seconds = 0.0
+        bench.nftables.seconds = bench.nftables.waited = 0.0
         started = time.perf_counter()
         bench.set_endpoints(index, after(index))
         _, sent = await bench.round()
         times.append((time.perf_counter() - started) * 1000)
         kernel.append(bench.nftables.seconds * 1000)
-    return OneChange(bench.size, kind, median(times), max(times), median(kernel), sent)
+        work.append(times[-1] - bench.nftables.waited * 1000)
+    return OneChange(
+        size=bench.size,
+        kind=kind,
+        median_ms=median(times),
+        worst_ms=max(times),
+        kernel_ms=median(kernel),
+        work_ms=median(work),
+        bytes_sent=sent,
+    )
 
 
 async def churn(

@@ -6,6 +6,7 @@ programs have under the same name. No duration is ever taken from that page.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -30,7 +31,10 @@ _METRICS = ("127.0.0.1", 10249)
 _SYNCED = re.compile(
     rb"^kubeproxy_sync_proxy_rules_last_timestamp_seconds\{[^}]*IPv4[^}]*\} ([0-9.e+]+)$", re.M
 )
+_SWITCHES = re.compile(r"^(?:non)?voluntary_ctxt_switches:\s+(\d+)$", re.M)
 _STOP_SECONDS = 10.0
+_LOOK_SECONDS = 0.25
+_CALM_LOOKS = 5
 _BUSY_SECONDS = 0.03
 """Processor time between two readings that counts as work. Less is housekeeping."""
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -155,6 +159,18 @@ class RunningProxy:
             return b"".join(parts)
 
 
+async def until_at_rest(proxy: RunningProxy, limit_seconds: float) -> None:
+    """Wait until the proxy has synced and does nothing more. Raises ProxyError at the limit."""
+    deadline, calm = time.monotonic() + limit_seconds, 0
+    while calm < _CALM_LOOKS:
+        if time.monotonic() > deadline:
+            raise ProxyError(f"it was still at work after {limit_seconds:g} s")
+        before = proxy.usage().cpu_seconds
+        await asyncio.sleep(_LOOK_SECONDS)
+        is_calm = not proxy.is_at_work(before) and proxy.is_synced()
+        calm = calm + 1 if is_calm else 0
+
+
 def usage_of(pid: int) -> Usage:
     """What a process has used so far."""
     folder = Path(f"/proc/{pid}")
@@ -163,6 +179,23 @@ def usage_of(pid: int) -> Usage:
     ticks = sum(int(field) for field in fields[11:15])
     status = (folder / "status").read_text()
     return Usage(ticks / _TICKS, _megabytes(status, "VmRSS"), _megabytes(status, "VmHWM"))
+
+
+def private_mb(pid: int) -> float:
+    """Memory that no other process shares."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return _megabytes(text, "Private_Clean") + _megabytes(text, "Private_Dirty")
+
+
+def switches_of(pid: int) -> dict[int, int]:
+    """By thread: how often it was given a processor and left it again."""
+    found: dict[int, int] = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        # A thread may end after it was listed.
+        with contextlib.suppress(OSError):
+            status = (task / "status").read_text()
+            found[int(task.name)] = sum(map(int, _SWITCHES.findall(status)))
+    return found
 
 
 def has_children(pid: int) -> bool:

@@ -21,7 +21,14 @@ from kpctl.bench.cluster import pod_ip
 from kpctl.bench.commits import RestoreTools
 from kpctl.bench.feed import Feed
 from kpctl.bench.machine import wait_until_idle
-from kpctl.bench.program import PROGRAMS, RunningProxy, command_of, programs_of_round, proxy_flags
+from kpctl.bench.program import (
+    PROGRAMS,
+    RunningProxy,
+    command_of,
+    programs_of_round,
+    proxy_flags,
+    until_at_rest,
+)
 from kpctl.bench.programmed import NftObserver, Observer, RestoreObserver
 from kpctl.bench.records import OURS, UPSTREAM, Measurement, Record, Size, percentile
 from kpctl.bench.workload import churn
@@ -33,8 +40,6 @@ PAUSES = {"default": (), "0": ("--iptables-min-sync-period=0s",)}
 """Flags by minSyncPeriod."""
 LIMITS_MS = {"default": 1000.0, "0": 50.0}
 """What is promised for the 99th percentile."""
-_LOOK_SECONDS = 0.25
-_CALM_LOOKS = 5
 
 
 class PromiseEffort(msgspec.Struct, frozen=True, gc=False):
@@ -99,18 +104,6 @@ def _started(
         proxy.stop()
 
 
-async def _settle(proxy: RunningProxy, limit_seconds: float) -> None:
-    """Wait until the proxy has synced and rests."""
-    deadline, calm = time.monotonic() + limit_seconds, 0
-    while calm < _CALM_LOOKS:
-        if time.monotonic() > deadline:
-            raise ProxyError(f"it was still at work after {limit_seconds:g} s")
-        before = proxy.usage().cpu_seconds
-        await asyncio.sleep(_LOOK_SECONDS)
-        is_calm = not proxy.is_at_work(before) and proxy.is_synced()
-        calm = calm + 1 if is_calm else 0
-
-
 def latencies(
     sent: dict[str, float], programmed: dict[str, float], limit_seconds: float
 ) -> list[float]:
@@ -147,7 +140,7 @@ async def _one(case: Case, feed: Feed, effort: PromiseEffort) -> list[Measuremen
                 tempfile.TemporaryDirectory(prefix="kubeproxy-bench-") as folder,
                 _started(case, site, Path(folder), access.flags) as (proxy, observer),
             ):
-                await _settle(proxy, effort.start_seconds)
+                await until_at_rest(proxy, effort.start_seconds)
                 with observer.observing(site.node):
                     before = proxy.usage().cpu_seconds
                     await churn(
@@ -155,7 +148,7 @@ async def _one(case: Case, feed: Feed, effort: PromiseEffort) -> list[Measuremen
                     )
                     # What is not programmed by the limit counts with the limit.
                     with suppress(ProxyError):
-                        await _settle(proxy, effort.cutoff_seconds)
+                        await until_at_rest(proxy, effort.cutoff_seconds)
                 found = latencies(sent, observer.first_times(), effort.cutoff_seconds)
                 for percent in (50, 99):
                     value = percentile(found, percent)

@@ -42,6 +42,7 @@ from kpctl.bench.records import (
     growth,
     summarise,
 )
+from kpctl.bench.scale import SCALE, ScaleEffort, measure_scale
 from kpctl.bench.traffic import Effort, measure_traffic
 from kpctl.bench.user_mode import IpvsEffort
 from kpctl.bench.world import Access, Site, World, require_programs
@@ -53,7 +54,7 @@ SIDE_BY_SIDE = ("nftables", "iptables")
 
 MODES = (*SIDE_BY_SIDE, IPVS)
 
-PARTS = ("control", "data", "conntrack", "fleet", "promise", "modes", "balance")
+PARTS = ("control", "data", "conntrack", "fleet", "promise", SCALE, "modes", "balance")
 """Everything that can be measured side by side, or of a mode by itself."""
 
 _INTERRUPTED = "interrupted: what follows was not measured"
@@ -290,6 +291,8 @@ def run_benchmark(options: Options, progress: Progress) -> Results:
         _measure_fleet(benchmark, progress)
     if "promise" in options.parts and not benchmark.is_over("network programming"):
         _measure_promise(benchmark, progress)
+    if SCALE in options.parts and not benchmark.is_over(SCALE):
+        _measure_scale(benchmark, progress)
     records = summarise(benchmark.found)
     figures = tuple(_figures(benchmark, progress))
     for part, lines in (
@@ -394,6 +397,21 @@ def _measure_promise(benchmark: Benchmark, progress: Progress) -> None:
         )
     except ProxyError as error:
         benchmark.notes.append(f"network programming was not measured: {error}")
+    except KeyboardInterrupt:
+        benchmark.end(_INTERRUPTED)
+
+
+def _measure_scale(benchmark: Benchmark, progress: Progress) -> None:
+    try:
+        measure_scale(
+            ScaleEffort(rounds=benchmark.options.rounds),
+            started=progress.now,
+            found=_taken_by(benchmark, progress),
+            is_over=benchmark.is_over,
+            failed=benchmark.notes.append,
+        )
+    except ProxyError as error:
+        benchmark.notes.append(f"scale was not measured: {error}")
     except KeyboardInterrupt:
         benchmark.end(_INTERRUPTED)
 
