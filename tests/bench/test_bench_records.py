@@ -19,6 +19,7 @@ from kpctl.bench.records import (
     merge,
     parse_size,
     read_results,
+    renew,
     summarise,
     write_results,
 )
@@ -134,6 +135,15 @@ def test_a_later_run_is_pooled_with_the_earlier() -> None:
     assert merged.records[1].ours_spread == (9, 11)
     assert merged.growth[0].ours == pytest.approx(1)
     assert merged.notes == ("a", "b")
+
+
+def test_of_another_program_only_what_is_not_measured_again_stays() -> None:
+    small, large = Size(1000), Size(10000)
+    before = summarise([*measured(OURS, 1, size=small), *measured(OURS, 9, size=large)])
+    after = summarise(measured(OURS, 11, size=large))
+    made = renew(Results((THEN,), {}, before), Results((NOW,), {}, after))
+    assert made.runs == (THEN, NOW)
+    assert [record.ours for record in made.records] == [1, 11]
 
 
 def test_a_record_without_its_values_stands_until_it_is_measured_again() -> None:

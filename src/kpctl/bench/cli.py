@@ -43,6 +43,7 @@ def _sizes(
 @click.option("--real-up-to", type=int, default=20_000, help="services from a real API server")
 @click.option("--output", type=click.Path(path_type=Path), default=_DEFAULT_OUTPUT)
 @click.option("--keep", is_flag=True, help="pool with what the output file holds")
+@click.option("--renew", is_flag=True, help="keep it, but replace what is measured again")
 @click.option("--docs", type=click.Path(path_type=Path), help="write benchmarks.md and charts here")
 @click.option("--from", "source", type=click.Path(exists=True, path_type=Path), help="old results")
 def bench(
@@ -62,6 +63,7 @@ def bench(
     real_up_to: int,
     output: Path,
     keep: bool,
+    renew: bool,
     docs: Path | None,
     source: Path | None,
 ) -> None:
@@ -72,9 +74,8 @@ def bench(
     """
     from rich.console import Console
 
-    from kpctl.bench import command
+    from kpctl.bench import command, records
     from kpctl.bench.control import Limits
-    from kpctl.bench.records import read_results
     from kpctl.bench.run import Options
 
     # A file has no width of its own, and the tables are some 150 characters wide.
@@ -86,7 +87,7 @@ def bench(
         if set(parts) == {"health"}:
             sys.exit(0 if is_met else 1)
     if source:
-        results = read_results(source)
+        results = records.read_results(source)
         command.show(console, results)
     else:
         standard = Options()
@@ -105,6 +106,7 @@ def bench(
             flows=flows,
             command=shlex.join(["kpctl", *sys.argv[1:]]),
         )
-        results = command.compare(console, options, output, keep=keep)
+        merge = records.renew if renew else records.merge if keep else None
+        results = command.compare(console, options, output, merge=merge)
     if docs:
         command.document(console, results, docs)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,10 +13,12 @@ from kpctl.bench.document import format_number, write_document
 from kpctl.bench.growth import GrowthRow, mode_growth
 from kpctl.bench.health import CASES, Figure, figures_table, measure
 from kpctl.bench.lists import LISTED, list_bytes
-from kpctl.bench.records import Measurement, Results, Size, merge, read_results, write_results
+from kpctl.bench.records import Measurement, Results, Size, read_results, write_results
 from kpctl.bench.run import Options, Progress, run_benchmark
 from kpctl.bench.show import growth_table, results_table
 from kubeproxy.modes.registry import mode_names
+
+Merge: TypeAlias = Callable[[Results, Results], Results]
 
 QUICK_SIZES = (Size(200), Size(2000))
 
@@ -53,10 +56,12 @@ def measure_checks(console: Console, *, seconds: float) -> bool:
     return all(each.is_met for each in figures)
 
 
-def compare(console: Console, options: Options, output: Path, *, keep: bool) -> Results:
+def compare(
+    console: Console, options: Options, output: Path, *, merge: Merge | None = None
+) -> Results:
     """Run the side-by-side benchmark with progress, then write and show its results.
 
-    With `keep`, what the output file holds already stays, pooled with the new.
+    `merge` puts what the output file holds already and the new results together.
     """
     with console.status("starting etcd and kube-apiserver") as status:
 
@@ -71,7 +76,7 @@ def compare(console: Console, options: Options, output: Path, *, keep: bool) -> 
                 console.print(escape(text), highlight=False)
 
         results = run_benchmark(options, Progress(now, found))
-    if keep and output.exists():
+    if merge is not None and output.exists():
         results = merge(read_results(output), results)
     write_results(output, results)
     show(console, results)

@@ -219,6 +219,13 @@ def _points(
     ]
 
 
+def renew(old: Results, new: Results) -> Results:
+    """Merge two runs of different programs or machines: what was measured again is replaced."""
+    again = {(r.mode, r.name, r.size) for r in new.records}
+    left = tuple(r for r in old.records if (r.mode, r.name, r.size) not in again)
+    return merge(msgspec.structs.replace(old, records=left), new)
+
+
 def merge(old: Results, new: Results) -> Results:
     """Merge two runs. What both measured is pooled, so that no repeat hides a bad round."""
     measured = [m for record in (*old.records, *new.records) for m in _measurements(record)]
