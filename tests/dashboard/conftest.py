@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.browser import Browser, skip_without_browser
 from tests.support.host import PROGRAMS, Host
+from tests.support.waiting import LIMIT_SECONDS
 
 from kpctl.places.network import PrivateNetwork
 
@@ -41,7 +42,7 @@ class Desk:
         codes = []
         for process in self._running:
             process.terminate()
-            codes.append(process.wait(60))
+            codes.append(process.wait(LIMIT_SECONDS))
             assert process.stdout is not None
             process.stdout.close()
         self._running.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.waiting import LIMIT_SECONDS
 
 from kpctl.flows.flow import parse_flow
 from kpctl.flows.lab_run import LabRunner
@@ -39,4 +40,4 @@ async def test_a_port_that_met_no_rule_in_one_flow_is_served_in_the_next(
         assert await runner.run(parse_flow("nothing", NOTHING), world) == []
         assert (await lab.prober.probe(target)).fate is Fate.UNREACHABLE
         assert await runner.run(parse_flow("balanced", BALANCED), world) == []
-        assert (await lab.prober.probe(target, timeout_seconds=60)).fate is Fate.ANSWERED
+        assert (await lab.prober.probe(target, timeout_seconds=LIMIT_SECONDS)).fate is Fate.ANSWERED

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
+from tests.support.waiting import limit
+
 from kpctl.snapshot.client import UnixConnection
 from kubeproxy.inspection.server import InspectionServer, listen_at
 from kubeproxy.status.http import Request, Response
@@ -22,7 +24,7 @@ async def served(path: Path) -> AsyncIterator[InspectionServer]:
     server = InspectionServer(str(path), hello)
     task = asyncio.create_task(server.run())
     try:
-        async with asyncio.timeout(60):
+        async with limit():
             await server.is_serving.wait()
         yield server
     finally:
@@ -62,7 +64,7 @@ async def test_a_socket_that_another_process_serves_is_left_alone(tmp_path: Path
 
     async with served(path):
         second = asyncio.create_task(InspectionServer(str(path), hello, sleep=pause).run())
-        async with asyncio.timeout(60):
+        async with limit():
             while not pauses:
                 await asyncio.sleep(0)
         second.cancel()
@@ -80,7 +82,7 @@ async def test_a_place_that_cannot_be_written_is_tried_again(tmp_path: Path) -> 
 
     server = InspectionServer(str(path), hello, sleep=pause)
     task = asyncio.create_task(server.run())
-    async with asyncio.timeout(60):
+    async with limit():
         await server.is_serving.wait()
     assert pauses == 1
     task.cancel()

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tests.support.waiting import wait_until
+from tests.support.waiting import LIMIT_SECONDS, wait_until
 
 from kubeproxy.logs import (
     LogOptions,
@@ -135,7 +135,7 @@ def test_buffered_messages_are_written_regularly(streams: Streams) -> None:
     options = LogOptions(split_stream=True, info_buffer_bytes=10_000, flush_seconds=0.01)
     setup_logging(options, stdout=out, stderr=streams.err)
     log.info("soon")
-    assert out.written.wait(10)
+    assert out.written.wait(LIMIT_SECONDS)
 
 
 def test_messages_of_libraries_have_the_same_format(streams: Streams) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, service
 from tests.support.engine_kit import RecordedDrifts, RecordedRounds
-from tests.support.waiting import until, until_async
+from tests.support.waiting import LIMIT_SECONDS, until, until_async
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import KernelError
@@ -289,7 +289,7 @@ def test_we_are_not_named_as_holders_of_the_lock(tmp_path: Path) -> None:
     ) as other:
         assert other.stdout is not None and other.stdout.readline() == b"held\n"
         assert "flock" in foreign_lock_holder(lock)
-        other.communicate(b"\n", timeout=60)
+        other.communicate(b"\n", timeout=LIMIT_SECONDS)
     with lock.open() as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         assert lock_holder(lock) and not foreign_lock_holder(lock)

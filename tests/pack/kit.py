@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.support.host import Host
 from tests.support.objects_text import service_text, slice_text
+from tests.support.waiting import LIMIT_SECONDS
 
 _IN_ROOT = (
     'mount --make-rprivate / && mount -t proc proc "$1/proc" && mount -t sysfs sysfs "$1/sys"'
@@ -61,7 +62,7 @@ def in_root(root: Path, *argv: str) -> list[str]:
 
 
 def run_in_root(root: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(in_root(root, *argv), capture_output=True, text=True, timeout=120)
+    return subprocess.run(in_root(root, *argv), capture_output=True, text=True, timeout=LIMIT_SECONDS)
 
 
 @contextmanager

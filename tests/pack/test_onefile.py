@@ -11,6 +11,7 @@ import pytest
 from scripts.pack import bootstrap
 from tests.pack.kit import SERVICE, assert_serves
 from tests.support.host import Host
+from tests.support.waiting import LIMIT_SECONDS
 
 from kubeproxy.version import KUBERNETES_VERSION
 
@@ -23,7 +24,7 @@ def run(file: Path, cache: Path, *arguments: str) -> subprocess.CompletedProcess
         [file, *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT_SECONDS,
         cwd="/",
         env={"PATH": os.environ["PATH"], "KUBE_PROXY_CACHE": str(cache)},
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.host import PROGRAMS, Host
 from tests.support.served import BAD, BALANCED, WEB, until_programmed, write
+from tests.support.waiting import LIMIT_SECONDS
 
 from kubeproxy.modes.registry import mode_names
 
@@ -84,7 +85,7 @@ def test_a_changed_configuration_file_ends_the_process_with_1(host: Host, tmp_pa
     process = host.start(f"--config={config}", "--config-restart-jitter=1s")
     until_programmed(host, "10.96.0.10")
     config.write_text(CONFIG + "bindAddress: 127.0.0.1\n")
-    assert process.wait(20) == 1
+    assert process.wait(LIMIT_SECONDS) == 1
     assert "content of the proxy server's configuration file was updated" in host.log
     assert "10.96.0.10" in host.tables()
 
@@ -116,7 +117,7 @@ def test_a_typo_in_a_config_map_does_not_end_the_process(host: Host, tmp_path: P
     until_programmed(host, "10.96.0.20")
     assert process.poll() is None
     publish("..v3", CONFIG + "bindAddress: 127.0.0.1\n")
-    assert process.wait(20) == 1
+    assert process.wait(LIMIT_SECONDS) == 1
 
 
 def test_a_configuration_from_a_pipe_is_read_once(host: Host, tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ def test_without_a_health_server_service_health_ports_still_answer(host: Host) -
 def test_init_only_prepares_and_ends(host: Host) -> None:
     write(host, "web.yaml", WEB)
     process = host.start(NFTABLES, "--init-only")
-    assert process.wait(20) == 0
+    assert process.wait(LIMIT_SECONDS) == 0
     assert "System initialized and --init-only specified" in host.log
     assert "10.96.0.10" not in host.tables()
 
@@ -160,7 +161,7 @@ def test_an_address_in_use_is_fatal_if_asked_for(host: Host, port: int) -> None:
             "--bind-address-hard-fail",
             f"--healthz-bind-address=127.0.0.1:{HEALTH}",
         )
-        assert process.wait(20) == 1
+        assert process.wait(LIMIT_SECONDS) == 1
     assert "address already in use" in host.log
     assert "Traceback" not in host.log
 

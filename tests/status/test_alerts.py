@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.status.test_dashboard import NAME, published
+from tests.support.waiting import LIMIT_SECONDS
 
 RULES = Path(__file__).parents[2] / "deploy/chart/files/alerts.yaml"
 CASES = Path(__file__).parent / "alerts/alerts.test.yaml"
@@ -41,5 +42,5 @@ def test_promtool_agrees(arguments: tuple[str | Path, ...]) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is missing: apt-get install prometheus")
-    done = subprocess.run([promtool, *arguments], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([promtool, *arguments], capture_output=True, text=True, timeout=LIMIT_SECONDS)
     assert not done.returncode, done.stdout + done.stderr

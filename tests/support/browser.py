@@ -18,8 +18,8 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
+from tests.support.waiting import LIMIT_SECONDS
 
-PATIENCE_SECONDS = 90.0
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -43,7 +43,7 @@ class Browser:
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         service = webdriver.ChromeService(str(shutil.which("chromedriver")))
         self._driver = webdriver.Chrome(options, service)
-        self._driver.set_script_timeout(PATIENCE_SECONDS)
+        self._driver.set_script_timeout(LIMIT_SECONDS)
         self.resize(width, height)
         self.prefer("light")
 
@@ -98,7 +98,7 @@ class Browser:
             self._driver.switch_to.active_element.send_keys(getattr(Keys, key, key))
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + LIMIT_SECONDS
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError(f"{what} did not show; the page:\n{self.text()[:3000]}")

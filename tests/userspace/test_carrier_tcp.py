@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.support.userspace_kit import HERE, Proxy, Servers, close
-from tests.support.waiting import until_async, within_limit
+from tests.support.waiting import LIMIT_SECONDS, until_async, within_limit
 
 from kubeproxy.modes.userspace.carrier.balance import Target
 from kubeproxy.modes.userspace.carrier.messages import Balance
@@ -111,7 +111,7 @@ def test_an_answer_that_waits_to_be_handled_is_no_time_out() -> None:
         carrier.shared.dial_timeouts[0].expire(carrier.reactor.now + 60)
         client.sendall(b"hello")
         carrier.reactor.run_once()
-        accepted.settimeout(30)
+        accepted.settimeout(LIMIT_SECONDS)
         assert accepted.recv(10) == b"hello"
         assert len(carrier.shared.hops) == 1
     assert len(carrier.shared.hops) == 0
