@@ -62,7 +62,8 @@ def in_root(root: Path, *argv: str) -> list[str]:
 
 
 def run_in_root(root: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(in_root(root, *argv), capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    command = in_root(root, *argv)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
 
 
 @contextmanager

@@ -42,5 +42,6 @@ def test_promtool_agrees(arguments: tuple[str | Path, ...]) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is missing: apt-get install prometheus")
-    done = subprocess.run([promtool, *arguments], capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    command = [promtool, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
     assert not done.returncode, done.stdout + done.stderr

@@ -6,15 +6,19 @@ import asyncio
 import contextlib
 import os
 import resource
+import select
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from tests.support.waiting import LIMIT_SECONDS
 
 from kubeproxy.facts.ids import Family, Protocol, ServicePortId
 from kubeproxy.facts.policy import Algorithm
 from kubeproxy.modes.base import AnyChange, OwnedChange
 from kubeproxy.modes.userspace.carrier.balance import Target
 from kubeproxy.modes.userspace.carrier.messages import Balance, LogMessage, SyncReply
+from kubeproxy.modes.userspace.carrier.reactor import Reactor
 from kubeproxy.modes.userspace.items import Listener
 from kubeproxy.modes.userspace.sinks.binding import Binder
 from kubeproxy.modes.userspace.sinks.ports import PortAllocator, PortRange
@@ -118,6 +122,19 @@ async def running(
         yield made
     finally:
         await made.sink.close()
+
+
+def until_readable(reactor: Reactor, *handles: socket.socket) -> Sequence[socket.socket]:
+    """Let the loop of a carrier in this process work until something is at one of the sockets.
+
+    Also loopback takes its time on a busy machine, and a loop with nothing to do would wait.
+    """
+    while True:
+        ready = select.select([reactor._epoll, *handles], [], [], LIMIT_SECONDS)[0]
+        assert ready, "nothing arrives"
+        if found := [each for each in handles if each in ready]:
+            return found
+        reactor.run_once()
 
 
 class Servers:

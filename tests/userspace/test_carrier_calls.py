@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 from collections import Counter
@@ -18,22 +17,6 @@ pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="no strac
 CONNECTIONS = 20
 MOST_CALLS = 19
 """Per connection that carries a request and a response; waiting for events is not counted."""
-
-
-def carrier_pid() -> int:
-    (found,) = (
-        int(folder.name)
-        for folder in Path("/proc").glob("[0-9]*")
-        if is_carrier(folder) and f"\nPPid:\t{os.getpid()}\n" in (folder / "status").read_text()
-    )
-    return found
-
-
-def is_carrier(folder: Path) -> bool:
-    try:
-        return b"carrier" in (folder / "cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -54,7 +37,7 @@ async def test_a_short_connection_takes_few_system_calls(
     port = await proxy.serve([await servers.tcp(answer)])
     await exchange(port)
     trace = tmp_path / "trace"
-    pid = str(carrier_pid())
+    pid = str(proxy.carrier)
     tracer = await asyncio.create_subprocess_exec(
         "strace", "-p", pid, "-o", str(trace), stderr=asyncio.subprocess.PIPE
     )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import socket
 import weakref
 from collections.abc import Collection
 
 import pytest
-from tests.support.userspace_kit import HERE, Proxy, Servers, close
-from tests.support.waiting import within_limit
+from tests.support.userspace_kit import HERE, Proxy, Servers, close, until_readable
+from tests.support.waiting import LIMIT_SECONDS, within_limit
 
 from kubeproxy.modes.userspace.carrier.balance import Target
 from kubeproxy.modes.userspace.carrier.drains import Drain, Drains
@@ -77,15 +78,38 @@ async def test_connections_are_kept_without_an_annotation(proxy: Proxy, servers:
     await close(client.writer)
 
 
-async def test_a_limit_is_waited_for_also_when_the_listener_is_closed(
-    proxy: Proxy, servers: Servers
-) -> None:
-    port = await proxy.serve([await servers.tcp(echo)], drain_seconds=1.0)
-    client = await Client.connect(port)
-    await proxy.serve([], drain_seconds=1.0)
-    await client.ask()
-    await proxy.stop()
-    await client.notice()
+def test_a_limit_is_waited_for_also_when_the_listener_is_closed() -> None:
+    now = 100.0
+    with contextlib.ExitStack() as stack:
+        endpoint = stack.enter_context(socket.create_server((HERE, 0)))
+        reactor = stack.enter_context(contextlib.closing(Reactor(lambda: now)))
+        shared = Shared(reactor, limit=1000, write=lambda text, service: None)
+        handle = socket.create_server((HERE, 0))
+        place = handle.getsockname()
+        listener = TcpListener(handle, "default/web", shared)
+        balance = Balance((Target(HERE, endpoint.getsockname()[1]),), drain_seconds=10.0)
+        listener.update(balance)
+        client = stack.enter_context(socket.create_connection(place))
+        until_readable(reactor, endpoint)
+        accepted = stack.enter_context(endpoint.accept()[0])
+
+        def is_carried() -> bool:
+            client.sendall(b"?")
+            until_readable(reactor, accepted)
+            return accepted.recv(10) == b"?"
+
+        assert is_carried()
+        listener.update(Balance((), drain_seconds=10.0))
+        assert is_carried()
+        listener.close()
+        now += 9.0
+        assert is_carried()
+        now += 1.0
+        reactor.run_once()
+        client.settimeout(LIMIT_SECONDS)
+        with pytest.raises(ConnectionResetError):
+            client.recv(10)
+        assert len(shared.hops) == 0
 
 
 class Moment(float):

@@ -16,6 +16,7 @@ from tests.support.userspace_kit import HERE, Proxy, Servers, close
 from tests.support.waiting import LIMIT_SECONDS, until_async, within_limit
 
 from kubeproxy.modes.userspace.carrier.balance import Target
+from kubeproxy.modes.userspace.carrier.health import FIRST_SECONDS
 from kubeproxy.modes.userspace.carrier.messages import Balance
 from kubeproxy.modes.userspace.carrier.reactor import Reactor
 from kubeproxy.modes.userspace.carrier.shared import DIAL_SECONDS, Shared
@@ -62,9 +63,7 @@ async def test_an_endpoint_that_refused_is_left_alone_for_a_while(
     proxy: Proxy, servers: Servers
 ) -> None:
     """So that only the first connection in a while pays for it; it comes back by itself."""
-    dead = closed_port()
-    port = await proxy.serve([dead, await servers.naming("b")])
-    assert {await ask(port) for _ in range(2)} == {"b"}
+    good = await servers.naming("b")
     asked = 0
 
     async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -72,9 +71,18 @@ async def test_an_endpoint_that_refused_is_left_alone_for_a_while(
         asked += 1
         await close(writer)
 
-    async with await asyncio.start_server(serve, *dead):
-        assert {await ask(port) for _ in range(10)} == {"b"}
-        assert asked == 0
+    async def is_left_alone() -> bool:
+        nonlocal asked
+        dead, asked, began = closed_port(), 0, time.monotonic()
+        port = await proxy.serve([dead, good])
+        assert {await ask(port) for _ in range(2)} == {"b"}
+        async with await asyncio.start_server(serve, *dead):
+            answers = {await ask(port) for _ in range(10)}
+        # Where that took longer than it is left alone, it says nothing.
+        assert time.monotonic() - began > FIRST_SECONDS or (asked, answers) == (0, {"b"})
+        return not asked
+
+    await until_async(is_left_alone)
 
 
 class Listening:
@@ -176,19 +184,32 @@ async def test_when_all_attempts_fail_the_connection_is_closed(proxy: Proxy) -> 
 
 async def test_dialling_one_service_does_not_block_others(proxy: Proxy, servers: Servers) -> None:
     """Nor other clients of the same one."""
+    quick = await proxy.serve([await servers.naming("q")], name="quick")
     with socket.socket() as full:
         full.bind((HERE, 0))
         full.listen(0)
         stuck = Target(HERE, full.getsockname()[1])
         filler = socket.create_connection(stuck)
-        slow = await proxy.serve([stuck], name="slow")
-        quick = await proxy.serve([await servers.naming("q")], name="quick")
-        hanging = [socket.create_connection((HERE, slow)) for _ in range(5)]
-        assert await ask(quick) == "q"
-        # All attempts of the others take 3.75 s, so they hang while the quick one is served.
-        assert (await proxy.counts()).connections == 5
-        for client in (*hanging, filler):
-            client.close()
+        tried = 0
+
+        async def are_hanging() -> bool:
+            """All attempts of the others take 3.75 s, in which the quick one is served.
+
+            A machine that is busy for as long has to be asked again.
+            """
+            nonlocal tried
+            tried += 1
+            slow = await proxy.serve([stuck], name=f"slow{tried}")
+            hanging = [socket.create_connection((HERE, slow)) for _ in range(5)]
+            try:
+                assert await ask(quick) == "q"
+                return (await proxy.counts()).connections >= 5
+            finally:
+                for client in hanging:
+                    client.close()
+
+        await until_async(are_hanging)
+        filler.close()
 
 
 async def test_affinity_holds_and_is_overwritten_by_a_failure(
@@ -322,11 +343,14 @@ async def test_idle_connections_cost_little(proxy: Proxy, servers: Servers) -> N
     before = carrier_memory(proxy)
     idle = [await asyncio.open_connection(HERE, port) for _ in range(400)]
     assert carrier_memory(proxy) - before < 400 * 16384
-    await proxy.counts()
-    spent, started = carrier_seconds(proxy), time.monotonic()
-    await asyncio.sleep(1)
-    # However long that took on a busy machine: an idle process uses none of it.
-    assert carrier_seconds(proxy) - spent < 0.2 * (time.monotonic() - started)
+
+    async def is_idle() -> bool:
+        """Of a second, however long it is, an idle process uses next to nothing."""
+        spent, started = carrier_seconds(proxy), time.monotonic()
+        await asyncio.sleep(1)
+        return carrier_seconds(proxy) - spent < 0.05 * (time.monotonic() - started)
+
+    await until_async(is_idle)  # what is left of the connecting is done first
     for _, writer in idle:
         writer.close()
 

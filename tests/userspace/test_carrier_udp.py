@@ -1,14 +1,25 @@
-"""UDP through a real carrier process: sessions, idle time, refusals and large datagrams."""
+"""UDP through a carrier: sessions, idle time, refusals and large datagrams.
+
+Mostly a real process; where time decides, it is one of this process with a clock of the test.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from tests.support.userspace_kit import HERE, IDLE_SECONDS, Proxy, Servers, running
-from tests.support.waiting import LIMIT_SECONDS, until_async
+from tests.support.userspace_kit import (
+    HERE,
+    IDLE_SECONDS,
+    Proxy,
+    Servers,
+    running,
+    until_readable,
+)
+from tests.support.waiting import LIMIT_SECONDS, until_async, within_limit
 
 from kubeproxy.facts.ids import Protocol
 from kubeproxy.modes.userspace.carrier.balance import Target
@@ -28,8 +39,11 @@ class Client:
 
     async def ask(self, data: bytes = b"?", timeout_seconds: float = LIMIT_SECONDS) -> bytes:
         loop = asyncio.get_running_loop()
-        self._handle.send(data)  # also an empty one, which sock_sendall would not send
+        self.tell(data)
         return await asyncio.wait_for(loop.sock_recv(self._handle, 65535), timeout_seconds)
+
+    def tell(self, data: bytes = b"?") -> None:
+        self._handle.send(data)  # also an empty one, which sock_sendall would not send
 
     def close(self) -> None:
         self._handle.close()
@@ -61,17 +75,20 @@ async def test_a_client_keeps_its_endpoint_while_it_talks(proxy: Proxy, servers:
 
 
 class ByHand:
-    """A listener of this process with its clock, and an endpoint that answers when asked to."""
+    """A listener of this process with its clock, and endpoints that answer when asked to."""
 
-    def __init__(self, stack: contextlib.ExitStack) -> None:
+    def __init__(
+        self, stack: contextlib.ExitStack, endpoints: int = 1, others: Sequence[Target] = ()
+    ) -> None:
         self.now = 100.0
         self.reactor = Reactor(lambda: self.now)
         self.shared = Shared(self.reactor, limit=1000, write=lambda text, service: None)
-        self.endpoint = stack.enter_context(_bound())
+        self.endpoints = [stack.enter_context(_bound()) for _ in range(endpoints)]
         handle = _bound()
         self.port = int(handle.getsockname()[1])
         listener = UdpListener(handle, "default/dns", UdpSessions(self.shared, IDLE_SECONDS))
-        listener.update(Balance((Target(HERE, int(self.endpoint.getsockname()[1])),)))
+        targets = (Target(HERE, int(each.getsockname()[1])) for each in self.endpoints)
+        listener.update(Balance((*others, *targets)))
         self.client = stack.enter_context(_bound())
         stack.callback(self.reactor.close)
         stack.callback(listener.close)
@@ -81,10 +98,27 @@ class ByHand:
         self.reactor.run_once()
 
     def answer(self) -> None:
-        _, session = self.endpoint.recvfrom(10)
-        self.endpoint.sendto(b"!", session)
+        (endpoint,) = self.endpoints
+        self.answer_from(endpoint, self.client)
+
+    def answer_from(self, endpoint: socket.socket, client: socket.socket) -> None:
+        _, session = endpoint.recvfrom(10)
+        endpoint.sendto(b"!", session)
+        until_readable(self.reactor, client)
+        assert client.recv(10) == b"!"
+
+    def exchange(self, client: socket.socket) -> socket.socket | None:
+        """Send one datagram, and an answer. Return the endpoint; None if none got the datagram."""
+        client.sendto(b"?", (HERE, self.port))
         self.reactor.run_once()
-        assert self.client.recv(10) == b"!"
+        places = [self.reactor._epoll, *self.endpoints]
+        ready = select.select(places, [], [], LIMIT_SECONDS)[0]
+        for endpoint in self.endpoints:
+            if endpoint in ready:
+                self.answer_from(endpoint, client)
+                return endpoint
+        self.reactor.run_once()  # the refusal
+        return None
 
 
 def _bound() -> socket.socket:
@@ -111,39 +145,39 @@ def test_a_busy_session_goes_on_and_an_idle_one_ends() -> None:
         assert len(carrier.shared.hops) == 0
 
 
-async def test_after_an_idle_session_the_next_datagram_picks_again(servers: Servers) -> None:
-    both = (await servers.udp(answering("a")), await servers.udp(answering("b")))
+def test_after_an_idle_session_the_next_datagram_picks_again() -> None:
+    with contextlib.ExitStack() as stack:
+        carrier = ByHand(stack, endpoints=2)
+        first = carrier.exchange(carrier.client)
+        assert carrier.exchange(carrier.client) is first
+        carrier.now += IDLE_SECONDS
+        carrier.reactor.run_once()
+        assert carrier.exchange(carrier.client) not in (first, None)
+
+
+async def test_an_idle_session_ends_by_itself(servers: Servers) -> None:
+    arrived = asyncio.Event()
     async with running(idle_seconds=0.1) as proxy:
-        client = Client(await serve(proxy, *both))
-        first = await client.ask()
+        client = Client(await serve(proxy, await servers.udp(lambda _data: arrived.set())))
+        client.tell()
+        await within_limit(arrived.wait())
 
         async def has_ended() -> bool:
             return (await proxy.counts()).sessions == 0
 
         await until_async(has_ended)
-        assert await client.ask() != first
         client.close()
 
 
-async def test_an_endpoint_that_refuses_is_passed_over_for_a_while(
-    proxy: Proxy, servers: Servers
-) -> None:
+def test_an_endpoint_that_refuses_is_passed_over_for_a_while() -> None:
     """New clients do not lose their first datagram to it again."""
-    port = await serve(proxy, closed_port(), await servers.udp(answering("b")))
-    # One of the first two clients meets it. The refusal comes after a datagram was sent in vain.
-    for client in (Client(port), Client(port)):
-
-        async def is_served(client: Client = client) -> bool:
-            with contextlib.suppress(TimeoutError):
-                return await client.ask(timeout_seconds=0.5) == b"b"
-            return False
-
-        await until_async(is_served)
-        client.close()
-    for _ in range(10):
-        client = Client(port)
-        assert await client.ask() == b"b"
-        client.close()
+    with contextlib.ExitStack() as stack:
+        carrier = ByHand(stack, others=[closed_port()])
+        clients = [stack.enter_context(_bound()) for _ in range(12)]
+        # One of the first two meets it. The refusal comes after a datagram was sent in vain.
+        lost = sum(carrier.exchange(client) is None for client in clients[:2])
+        assert lost == 1
+        assert all(carrier.exchange(client) for client in clients)
 
 
 async def test_large_datagrams_pass_whole(proxy: Proxy, servers: Servers) -> None:
