@@ -130,9 +130,10 @@ def until_readable(reactor: Reactor, *handles: socket.socket) -> Sequence[socket
     Also loopback takes its time on a busy machine, and a loop with nothing to do would wait.
     """
     while True:
-        ready = select.select([reactor._epoll, *handles], [], [], LIMIT_SECONDS)[0]
+        places = [reactor._epoll.fileno(), *(each.fileno() for each in handles)]
+        ready = select.select(places, [], [], LIMIT_SECONDS)[0]
         assert ready, "nothing arrives"
-        if found := [each for each in handles if each in ready]:
+        if found := [each for each in handles if each.fileno() in ready]:
             return found
         reactor.run_once()
 

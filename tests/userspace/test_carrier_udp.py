@@ -111,10 +111,10 @@ class ByHand:
         """Send one datagram, and an answer. Return the endpoint; None if none got the datagram."""
         client.sendto(b"?", (HERE, self.port))
         self.reactor.run_once()
-        places = [self.reactor._epoll, *self.endpoints]
+        places = [self.reactor._epoll.fileno(), *(each.fileno() for each in self.endpoints)]
         ready = select.select(places, [], [], LIMIT_SECONDS)[0]
         for endpoint in self.endpoints:
-            if endpoint in ready:
+            if endpoint.fileno() in ready:
                 self.answer_from(endpoint, client)
                 return endpoint
         self.reactor.run_once()  # the refusal
