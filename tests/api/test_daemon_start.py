@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,12 +29,13 @@ pytestmark = pytest.mark.kernel
 NODE = "daemon-node"
 ZONE: Json = {"topology.kubernetes.io/zone": "here"}
 SLICES = {("list", "endpointslices"), ("watch", "endpointslices")}
-CONFIG = """
+PERIOD_SECONDS = 1
+CONFIG = f"""
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: nftables
-nftables: {syncPeriod: 1s, minSyncPeriod: 0s}
-conntrack: {maxPerCore: 0}
+nftables: {{syncPeriod: {PERIOD_SECONDS}s, minSyncPeriod: 0s}}
+conntrack: {{maxPerCore: 0}}
 clusterCIDR: 10.1.0.0/16
 oomScoreAdj: 0
 """
@@ -138,8 +140,9 @@ async def test_a_node_found_at_the_start_is_eligible_and_in_its_zone_at_once(
     add_node(api, ZONE)
     api.faults.extend([Fault(stalls=True, applies=nodes_watch)] * 3)
     with daemon(api, tmp_path) as log:
-        code, body = await first_health(log)
-        assert (code, body["nodeEligible"]) == (200, True)
+        _, body = await first_health(log)
+        assert body["nodeEligible"] is True
+        await until_health(200, log)
         await until(lambda: "10.1.0.1" in rules(), log)
         assert "10.1.0.2" not in rules()
         await until(lambda: any(map(nodes_watch, api.requests)), log)
@@ -152,8 +155,11 @@ async def test_a_node_with_a_zone_is_unhealthy_without_its_slices(
     """As upstream: after two sync periods, and only with a zone."""
     add_node(api, labels)
     api.forbidden = set(SLICES)
+    began = time.monotonic()
     with daemon(api, tmp_path) as log:
-        assert (await first_health(log))[0] == 200
+        at_first = (await first_health(log))[0]
+        # On a busy machine this may be the first look, and two sync periods over.
+        assert at_first == 200 or (is_late and time.monotonic() - began > 2 * PERIOD_SECONDS)
         if is_late:
             await until_health(503, log)
         else:
@@ -204,6 +210,8 @@ async def test_little_is_imported_before_the_first_watch(
     """A start is mostly imports: what one kind of configuration uses is imported by that one."""
     monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
     add_node(api, {})
+    # What it would go on to after the first watch waits for the list of slices.
+    api.faults.append(Fault(stalls=True, applies=lambda seen: "endpointslices" in seen.path))
     with daemon(api, tmp_path) as log:
         await until(lambda: any(r.is_watch and "services" in r.path for r in api.requests), log)
         lines = log.read_text().splitlines()

@@ -137,9 +137,12 @@ async def test_a_missing_plugin_comes_with_its_hint(tmp_path: Path) -> None:
 async def test_a_hanging_plugin_is_ended(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     command = script(tmp_path, f"echo $$ >{pid_file}; exec sleep 60")
-    one = ExecPlugin(
-        ExecSpec(command, V1), ACCESS, observer=RecordedRequests(), timeout_seconds=0.5
-    )
-    with pytest.raises(Unavailable, match=r"no answer within 0\.5 seconds"):
-        await one.credential()
+    for seconds in (0.5, 5, 60):  # a busy machine may not even have started it in the first
+        one = ExecPlugin(
+            ExecSpec(command, V1), ACCESS, observer=RecordedRequests(), timeout_seconds=seconds
+        )
+        with pytest.raises(Unavailable, match=f"no answer within {seconds:g} seconds"):
+            await one.credential()
+        if pid_file.exists() and pid_file.read_text().strip():
+            break
     assert not Path(f"/proc/{pid_file.read_text().strip()}").exists()

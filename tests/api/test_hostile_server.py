@@ -127,7 +127,7 @@ async def test_watches_that_bring_something_and_end_do_not_follow_without_a_paus
     await api.create("services", "d", service("a"))
     for version in range(100, 110):
         api.faults.append(Fault(body=line("BOOKMARK", str(version)), applies=continues))
-    async with reflecting(api, PAGES) as inbox:
+    async with reflecting(api, PAGES, clock=lambda: 0.0) as inbox:
         await until(watching(api, 10))
         assert len(inbox.slept) >= 9
         assert all(0 < seconds <= PAGES.short_watch_seconds for seconds in inbox.slept[:9])

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.support.waiting import until_async
+from tests.support.waiting import LIMIT_SECONDS, until_async
 
 from kpctl.apiserver.admin import NODES, SERVICES, SLICES, ApiAdmin, admin_of, service
 from kpctl.apiserver.real import RealApiServer
@@ -48,16 +48,16 @@ class ClusterLab:
 
         await asyncio.to_thread(run)
 
-    async def ask(self) -> Outcome:
+    async def ask(self, timeout_seconds: float = LIMIT_SECONDS) -> Outcome:
         target = Target("asker", WEB_IP, 80, Family.IPV4, Protocol.TCP)
-        return await self.lab.prober.probe(target, timeout_seconds=1.0)
+        return await self.lab.prober.probe(target, timeout_seconds=timeout_seconds)
 
     async def until(self, is_right: Callable[[Outcome], bool]) -> None:
         last: Outcome | None = None
 
         async def holds() -> bool:
             nonlocal last
-            last = await self.ask()
+            last = await self.ask(timeout_seconds=1.0)  # what began before is lost
             return is_right(last)
 
         await until_async(holds, lambda: f"{last}; {self.lab.proxies.log('node-b')[-3000:]}")

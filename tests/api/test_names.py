@@ -146,7 +146,9 @@ async def test_a_look_up_that_hangs_keeps_no_other_name_from_being_looked_up_aga
     task = asyncio.create_task(names.run())
     try:
         await until(lambda: asked.count("web.example") > 20)
-        assert names.failures == dict.fromkeys(slow, "no answer within 0.5 s")
+        # On a busy machine that of the quick one may be late as well, until it is asked again.
+        hanging = dict.fromkeys(slow, "no answer within 0.5 s")
+        await until(lambda: names.failures == hanging, lambda: names.failures)
         assert all(asked.count(name) == 1 for name in slow)
         release.set()
         await until(lambda: not names.failures)

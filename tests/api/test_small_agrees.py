@@ -6,13 +6,16 @@ compared, because versions, defaults and times are each server's own.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import count
 
 import pytest
 from tests.support.recorded import RecordedRequests
+from tests.support.waiting import LIMIT_SECONDS, until_async
 
 from kpctl.apiserver.admin import SERVICES, ApiAdmin, Json, service
 from kpctl.apiserver.real import ADMIN_TOKEN, NOBODY_TOKEN, RealApiServer
@@ -29,6 +32,8 @@ ALL_SERVICES = "/api/v1/services"
 OTHER_PROXY = "service.kubernetes.io/service-proxy-name"
 SELECTORS = (("labelSelector", f"!{OTHER_PROXY},agree"), ("fieldSelector", "spec.clusterIP!=None"))
 NAMES = ("agree-a", "agree-b", "agree-c")
+PATIENTLY = ("timeoutSeconds", f"{LIMIT_SECONDS:.0f}")
+"""A watch ends with the event that is waited for, and not with the patience of its server."""
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -147,7 +152,7 @@ async def talk_about_streaming_lists(speaker: Speaker) -> object:
             admin.client,
             ("sendInitialEvents", "true"),
             ("resourceVersionMatch", "NotOlderThan"),
-            ("timeoutSeconds", "5"),
+            PATIENTLY,
             until="BOOKMARK k8s.io/initial-events-end",
         )
         return sorted(seen[:-1]), seen[-1]
@@ -166,15 +171,25 @@ async def talk_about_changes(speaker: Speaker) -> object:
         return await watched(
             admin.client,
             ("resourceVersion", str(version)),
-            ("timeoutSeconds", "5"),
+            PATIENTLY,
             until="DELETED agree-b",
         )
 
 
 async def talk_about_a_watch_without_version(speaker: Speaker) -> object:
     async with services_of(speaker) as admin:
-        for_ever = (("resourceVersion", "0"), ("timeoutSeconds", "1"))
-        return sorted(await watched(admin.client, *for_ever, until=""))
+        await listed(admin.client)  # after which the cache that answers has all
+        query = (("resourceVersion", "0"), PATIENTLY)
+        watching = asyncio.create_task(watched(admin.client, *query, until="MODIFIED agree-a"))
+        numbers = count()
+
+        async def has_seen_a_change() -> bool:
+            labels = {"more": str(next(numbers))}
+            await admin.patch(f"{SERVICES}/agree-a", {"metadata": {"labels": labels}})
+            return watching.done()
+
+        await until_async(has_seen_a_change)
+        return sorted(await watching)
 
 
 async def talk_about_permissions(speaker: Speaker) -> object:
@@ -265,7 +280,7 @@ async def interrupted_list(speaker: Speaker, compact: Callable[[], None]) -> obj
 
 async def forgotten(speaker: Speaker) -> object:
     try:
-        query = (("resourceVersion", "1"), ("timeoutSeconds", "5"))
+        query = (("resourceVersion", "1"), PATIENTLY)
         return await watched(speaker.client(), *query, until="")
     finally:
         await speaker.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -73,7 +74,10 @@ async def client_of(api: SmallApiServer) -> AsyncIterator[Client]:
 
 @asynccontextmanager
 async def reflecting(
-    api: SmallApiServer, settings: ReflectorSettings | None = None
+    api: SmallApiServer,
+    settings: ReflectorSettings | None = None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Inbox]:
     inbox = Inbox()
     async with client_of(api) as client:
@@ -82,6 +86,7 @@ async def reflecting(
             resource_for(Kind.SERVICE, "node"),
             inbox,
             settings=settings or ReflectorSettings(),
+            clock=clock,
             rand=lambda: 0.0,
             sleep=inbox.sleep,
         )
