@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, service
 from tests.support.engine_kit import FakeClock, RecordedDrifts, RecordedRounds
-from tests.support.waiting import limit, until, until_async
+from tests.support.waiting import LIMIT_SECONDS, limit, until, until_async
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import Unsupported
@@ -135,7 +135,9 @@ async def test_a_flush_is_noticed_and_repaired(variant: str) -> None:
                 before = await saved(backend.tables)
                 flush = "".join(f"*{t}\nCOMMIT\n" for t in ("mangle", "nat", "filter"))
                 subprocess.run(
-                    [f"iptables-{variant}-restore", "-w", "5"], input=flush.encode(), check=True
+                    [f"iptables-{variant}-restore", "-w", f"{LIMIT_SECONDS:.0f}"],
+                    input=flush.encode(),
+                    check=True,
                 )
                 # Sizes may be noticed first; without a repair the canary follows.
                 await until(lambda: any("KUBE-PROXY-CANARY" in drift for drift in drifts))

@@ -63,9 +63,7 @@ class Host:
 
     def edit(self, words: str) -> None:
         """Do what another program does with `iptables`."""
-        subprocess.run(
-            [self._tool, "-w", "30", *shlex.split(words)], check=True, capture_output=True
-        )
+        subprocess.run([self._tool, "-w", *shlex.split(words)], check=True, capture_output=True)
 
     def saved(self, table: str = "nat") -> list[str]:
         """Chains and rules as they are now, without what changes by itself."""
@@ -157,7 +155,7 @@ EDITS: list[Callable[[Host], None]] = [
 
 
 async def repaired(host: Host, wanted: list[str], reports: int) -> None:
-    """Wait until a round is over that has repaired the rules."""
+    """Wait until another round is over, which an edit without effect would not cause."""
 
     async def is_repaired() -> bool:
         return len(host.rounds.reports) > reports and sorted(host.saved()) == sorted(wanted)
@@ -175,7 +173,6 @@ async def test_every_edit_is_repaired_within_seconds(
         for edit in edits:
             wanted, reports = host.saved(), len(host.rounds.reports)
             edit(host)
-            assert host.saved() != wanted, edit
             await repaired(host, wanted, reports)
     assert any("another program edited iptables" in r.drift for r in host.rounds.reports)
 

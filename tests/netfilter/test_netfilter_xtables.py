@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from tests.support.waiting import until
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import Busy, KernelError, ToolMissing
 from kubeproxy.facts.ids import Family
-from kubeproxy.kernel.xtables_lock import LOCK_FILE
+from kubeproxy.kernel.xtables_lock import LOCK_FILE, lock_holder
 from kubeproxy.modes.netfilter.compile.refusals import RestoreRefused
 from kubeproxy.modes.netfilter.options import ToolOptions
+from kubeproxy.modes.netfilter.sinks import xtables
 from kubeproxy.modes.netfilter.sinks.xtables import Xtables
 
 EMPTY = "*nat\nCOMMIT\n"
@@ -165,9 +167,12 @@ async def test_missing_programs_are_named(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def held_xtables_lock() -> Iterator[None]:
-    """The real lock, held by this very process."""
-    handle = os.open(LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def held_xtables_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The lock of iptables, held by this very process; not the one that other tests wait for."""
+    lock = tmp_path / "xtables.lock"
+    monkeypatch.setenv("XTABLES_LOCKFILE", str(lock))
+    monkeypatch.setattr(xtables, "lock_holder", partial(lock_holder, lock))
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
