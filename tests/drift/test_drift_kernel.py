@@ -46,9 +46,14 @@ ADDRESSES = {Family.IPV4: "10.96.0.10", Family.IPV6: "fd00:96::a"}
 def serve(host: Host, mode: str) -> subprocess.Popen[bytes]:
     write(host, "web.yaml", DUAL)
     process = host.start(f"--proxy-mode={mode}", "--iptables-variant=nft", "-v=3")
-    host.until(lambda: all(at in host.tables() for at in ADDRESSES.values()), "programming")
-    host.until(host.socket.exists, "the socket")
+    until_settled(host)
     return process
+
+
+def until_settled(host: Host) -> None:
+    """Wait until the first round of both families is over, not just some of its writes."""
+    host.until(lambda: '"Serving"' in host.log, "the first sync of both families")
+    host.until(host.socket.exists, "the socket")
 
 
 @contextmanager
@@ -124,12 +129,13 @@ def test_drift_of_iptables_legacy_is_shown(host: Host, family: Family) -> None:
     process = host.start("--proxy-mode=iptables", "--iptables-variant=legacy")
     tool = "iptables-legacy" if family is Family.IPV4 else "ip6tables-legacy"
     save = (f"{tool}-save", "-t", "nat")
-    host.until(lambda: ADDRESSES[family] in host.run(*save).stdout, "programming")
-    host.until(host.socket.exists, "the socket")
+    until_settled(host)
+    assert ADDRESSES[family] in host.run(*save).stdout
     snapshot = read_live(host.socket)
     with stopped(process):
         assert not compared(host, snapshot)[family].differing
-        assert host.run(tool, "-t", "nat", "-F", "KUBE-SERVICES").returncode == 0
+        # Every iptables-legacy of this machine has the same lock.
+        assert host.run(tool, "-w", "-t", "nat", "-F", "KUBE-SERVICES").returncode == 0
         edits = compared(host, snapshot)[family].edits
         assert {edit.owner for edit in edits} == {"shop/web:http/TCP", "for all Services"}
 
@@ -250,6 +256,10 @@ def test_files_say_nothing_about_userspace_mode(host: Host) -> None:
     assert found.returncode == 3 and "ask the proxy" in found.stderr
 
 
+def events(host: Host) -> list[str]:
+    return [line for line in host.log.splitlines() if "Event occurred" in line]
+
+
 @families
 @pytest.mark.parametrize("mode", ["nftables", "iptables"])
 def test_the_history_names_who_made_a_repair_necessary(
@@ -266,7 +276,7 @@ def test_the_history_names_who_made_a_repair_necessary(
     found = drift(host)
     assert found.returncode == 0, found.stdout
     assert who in found.stdout and family.value in found.stdout
-    assert any(who in line for line in host.log.splitlines() if "Event occurred" in line)
+    host.until(lambda: any(who in event for event in events(host)), "the event")
     (repair,) = json.loads(drift(host, "-o", "json").stdout)["repairs"]
     assert repair["cause"].endswith(who) and repair["lines"]
 
