@@ -206,7 +206,6 @@ async def test_a_tool_that_hangs_is_killed_and_what_it_did_is_read(
     monkeypatch.setenv("AFTERWARDS", "yes")
     defaults = run_tool.__kwdefaults__
     assert defaults is not None
-    monkeypatch.setitem(defaults, "timeout_seconds", 2.0)
     listener = RecordedRounds()
     with scratch_namespace():
         backend = IptablesBackend(Family.IPV4, Options(tools=ToolOptions(variant="nft")))
@@ -222,7 +221,9 @@ async def test_a_tool_that_hangs_is_killed_and_what_it_did_is_read(
         engine.pipeline.store.set_slice(endpoint_slice(endpoints=[endpoint()]))
         async with limit(), asyncio.TaskGroup() as group:
             loop = group.create_task(engine.run())
-            with gate.closed():
+            # Only what hangs: a busy machine may need as long for a tool that does not.
+            with gate.closed(), monkeypatch.context() as patch:
+                patch.setitem(defaults, "timeout_seconds", 2.0)
                 engine.mark_synced()
                 await until(lambda: any("was killed" in r.error for r in listener.reports))
             await until(lambda: listener.reports[-1].is_success)

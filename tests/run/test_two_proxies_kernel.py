@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -197,6 +197,11 @@ def test_a_waiting_proxy_ends_at_a_signal_and_no_one_is_disturbed(host: Host) ->
     assert host.stop(first) == 0
 
 
+def serving(host: Host, ports: Iterable[int]) -> list[int]:
+    """The metrics ports of proxies that do not wait."""
+    return [port for port in ports if host.get(port, "/proxyMode")[0] == 200]
+
+
 def test_of_two_that_wait_one_takes_over_and_then_the_other(host: Host) -> None:
     """One of them has the usual metrics port; the other does not take it for upstream's."""
     write(host, "web.yaml", WEB)
@@ -209,9 +214,9 @@ def test_of_two_that_wait_one_takes_over_and_then_the_other(host: Host) -> None:
     for number in (11, 12):
         write(host, "web.yaml", WEB.replace("10.96.0.10", f"10.96.0.{number}"))
         until_programmed(host, f"10.96.0.{number}")
-        serving = [port for port in processes if host.get(port, "/proxyMode")[0] == 200]
-        assert len(serving) == 1
-        host.stop(processes.pop(serving[0]))
+        host.until(lambda: serving(host, processes), "the answer of the one that serves")
+        (port,) = serving(host, processes)
+        host.stop(processes.pop(port))
 
 
 def test_a_flag_lets_both_go_on(host: Host) -> None:
@@ -221,7 +226,7 @@ def test_a_flag_lets_both_go_on(host: Host) -> None:
     until_programmed(host, "10.96.0.10")
     host.start(IPTABLES, *ELSEWHERE, "--wait-for-other-proxy=false")
     host.until(lambda: "KUBE-SEP-" in host.run("iptables-save", "-t", "nat").stdout, "its rules")
-    assert "Two proxies change the same rules" in host.log
+    host.until(lambda: "Two proxies change the same rules" in host.log, "the report")
     assert not waiting_lines(host)
 
 
