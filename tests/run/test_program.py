@@ -31,10 +31,10 @@ def cpu_seconds(argv: Sequence[str | Path]) -> float:
 
 
 def test_the_version_is_printed_and_costs_little() -> None:
-    """Aim: 0.3 s of processor time above the bare interpreter; the limit allows for slow hosts."""
+    """Some times the processor time of the bare interpreter, which is 8 ms on an ordinary host."""
     bare = cpu_seconds([sys.executable, "-c", "pass"])
     ours = cpu_seconds([Path(sys.executable).parent / "kube-proxy", "--version"])
-    assert ours - bare < 0.5
+    assert ours < 60 * bare
 
 
 def test_the_version_is_the_release_we_match(run: Run) -> None:

@@ -77,6 +77,12 @@ class Browser:
         """Run a script that calls its last argument when it is done."""
         return self._driver.execute_async_script(script, *arguments)
 
+    def processor_seconds(self) -> float:
+        """What the page's thread has used so far, whatever else keeps the machine busy."""
+        self._driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+        found = self._driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        return float(next(each["value"] for each in found if each["name"] == "TaskDuration"))
+
     def text(self, selector: str = "body") -> str:
         found = self._driver.find_elements(By.CSS_SELECTOR, selector)
         return str(self.run("return arguments[0].innerText", found[0])) if found else ""
