@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -142,7 +143,7 @@ async def test_echo_says_who_it_is_and_whom_it_saw(
     echo.listen(Listening("web-3", address, family, protocol, 8080))
     for source in ("web-1", "outside"):
         target = Target(source, address, 8080, family, protocol, source_port=40123)
-        outcome = await prober.probe(target)
+        outcome = await prober.probe(target, timeout_seconds=LIMIT_SECONDS)
         assert outcome.fate is Fate.ANSWERED
         assert outcome.answer is not None
         assert outcome.answer.host == "web-3"
@@ -169,16 +170,18 @@ async def test_the_fates_of_unanswered_packets_differ(
     here = topology.host("web-2").addresses.of(family)
     nowhere = "192.168.1.1" if family is Family.IPV4 else "fd01::1"
 
-    async def fate(address: str, port: int, protocol: Protocol = Protocol.TCP) -> Fate:
+    async def fate(
+        address: str, port: int, protocol: Protocol = Protocol.TCP, seconds: float = LIMIT_SECONDS
+    ) -> Fate:
         target = Target("web-1", address, port, family, protocol)
-        return (await prober.probe(target, timeout_seconds=0.3)).fate
+        return (await prober.probe(target, timeout_seconds=seconds)).fate
 
     assert await fate(here, 80) is Fate.REFUSED
     assert await fate(here, 81) is Fate.REJECTED
     assert await fate(here, 80, Protocol.UDP) is Fate.REJECTED
     assert await fate(nowhere, 80) is Fate.UNREACHABLE
     for protocol in Protocol:
-        assert await fate(here, 82, protocol) is Fate.DROPPED
+        assert await fate(here, 82, protocol, seconds=0.3) is Fate.DROPPED
     prober.close()
 
 
@@ -191,13 +194,15 @@ async def test_a_stopped_echo_breaks_its_connections(
     echo.listen(listening)
     echo.listen(listening)
     target = Target("outside", address, 8080, Family.IPV4, Protocol.TCP)
-    connection = await prober.connect(target)
+    connection = await prober.connect(target, timeout_seconds=LIMIT_SECONDS)
     assert isinstance(connection, Connection)
-    assert (await connection.ask()).fate is Fate.ANSWERED
-    assert (await connection.ask()).fate is Fate.ANSWERED
+    ask = partial(connection.ask, timeout_seconds=LIMIT_SECONDS)
+    assert (await ask()).fate is Fate.ANSWERED
+    assert (await ask()).fate is Fate.ANSWERED
     echo.stop(listening)
-    assert (await connection.ask()).fate is Fate.BROKEN
-    assert (await prober.probe(target)).fate is Fate.REFUSED
+    assert (await ask()).fate is Fate.BROKEN
+    refused = await prober.probe(target, timeout_seconds=LIMIT_SECONDS)
+    assert refused.fate is Fate.REFUSED
     connection.close()
     echo.close()
     prober.close()
@@ -227,7 +232,8 @@ async def test_three_nodes_reach_each_others_pods(family: Family) -> None:
         for source in ("x", "b", "out"):
             for pod in topology.pods:
                 target = Target(source, pod.addresses.of(family), 7, family, Protocol.UDP)
-                answer = (await prober.probe(target)).answer
+                found = await prober.probe(target, timeout_seconds=LIMIT_SECONDS)
+                answer = found.answer
                 assert answer is not None
                 assert (answer.host, topology.owner(answer.source)) == (pod.name, source)
     finally:

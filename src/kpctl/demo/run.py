@@ -37,6 +37,7 @@ from kpctl.flows.objects import (
 from kpctl.flows.spread import unevenness
 from kpctl.flows.text import EndpointText
 from kpctl.lab.cluster import Lab
+from kpctl.lab.pace import scaled
 from kpctl.lab.probe import Target
 from kpctl.lab.reaper import lab_namespaces
 from kpctl.lab.topology import Topology, parse_topology
@@ -68,6 +69,10 @@ FAILING = "web-2"
 _PORT = 8080
 PHASE_SECONDS = 4.0
 _FRAME_SECONDS = 0.1
+_ENOUGH = 50
+"""Connections of a route by which one of three endpoints is met, but for one time in 10^8."""
+_MOST_SECONDS = 60.0
+"""So long is waited for them, where a machine is so slow that a phase does not bring as many."""
 
 LOOK: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "nftables": (("nft", "list", "table", "ip", "kube-proxy"),),
@@ -226,12 +231,14 @@ class Demo:
         began = time.time() if since is None else since
         if not self._console.is_terminal:
             await asyncio.sleep(seconds)
+            await _until_enough(traffic, began)
             self._console.print(traffic_view(title, _lines(traffic, began), self._hosts))
             return
         with Live(console=self._console, auto_refresh=False) as live:
             while time.time() < began + seconds:
                 live.update(traffic_view(title, _lines(traffic, began), self._hosts), refresh=True)
                 await asyncio.sleep(_FRAME_SECONDS)
+        await _until_enough(traffic, began)
 
     def _show_rules(self, lab: Lab) -> None:
         commands = [lab.namespaces.command("node-1", argv) for argv in LOOK.get(self._mode, ())]
@@ -260,6 +267,15 @@ class Demo:
         used = [each.is_used for s in found.services for p in s.ports for each in p.endpoints]
         holds = is_served(found) and used == [True] * len(self._hosts)
         self._claim("the proxy explains every endpoint", holds, f"{len(used)} endpoints")
+
+
+async def _until_enough(traffic: Sequence[Traffic], since: float) -> None:
+    """Wait until each route has had so many connections that what is claimed of them can hold."""
+    deadline = time.monotonic() + scaled(_MOST_SECONDS)
+    while time.monotonic() < deadline:
+        if all(sum(each.counts(since=since).values()) >= _ENOUGH for each in traffic):
+            return
+        await asyncio.sleep(_FRAME_SECONDS)
 
 
 def _lines(traffic: Sequence[Traffic], since: float) -> Sequence[Line]:
