@@ -142,8 +142,24 @@ def right() -> dict[str, object]:
     """What commands show of a proxy that is all right."""
     with connecting():
         until(lambda: data("connections", "shop/web"), "a connection")
-        top = data("top", "-i", "3")
-        bundle = kpctl("bundle", str(BUNDLE), "-i", "3")
+        top: Any = None
+        bundle: Shown = (0, "")
+
+        def is_busy() -> bool:
+            nonlocal top
+            top = data("top", "-i", "3")
+            rows = top["services"]
+            new = sum(row["connectionsPerSecond"] > 0 for row in rows)
+            return new >= len(VIPS) and any(row["rejectedPerSecond"] for row in rows)
+
+        def is_bundled() -> bool:
+            nonlocal bundle
+            bundle = kpctl("bundle", str(BUNDLE), "-i", "3")
+            return "has no endpoints" in kpctl("top", "--bundle", str(BUNDLE))[1]
+
+        # In some seconds of a busy machine there may be no connection to one of them.
+        until(is_busy, "connections to all")
+        until(is_bundled, "connections to all in a bundle")
         connections = data("connections")
     return {
         "top": top,
