@@ -82,7 +82,7 @@ def test_changes_and_packets_are_measured_there_too() -> None:
         rounds=1,
         upstream_services=0,
         limits=Limits(samples=1, cutoff_seconds=LIMIT_SECONDS, churn_seconds=0.5),
-        traffic=Effort(connects=10, seconds=0.2),
+        traffic=Effort(connects=10, seconds=0.2, timeout_seconds=LIMIT_SECONDS),
     )
     found = _measured(effort)
     assert found >= {

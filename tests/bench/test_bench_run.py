@@ -36,7 +36,7 @@ def test_both_programs_are_measured(programs: None, mode: str, with_data: bool) 
         rounds=1,
         idle_seconds=0.5,
         limits=Limits(samples=1, cutoff_seconds=LIMIT_SECONDS),
-        effort=Effort(connects=20, seconds=0.1),
+        effort=Effort(connects=20, seconds=0.1, timeout_seconds=LIMIT_SECONDS),
         parts=frozenset({"control", "data"} if with_data else {"control"}),
         with_many=False,
     )

@@ -198,13 +198,11 @@ class Node:
 
     def usage(self) -> Usage:
         self.proxy.require_alive()
-        processes = _family_of(self.proxy.pid)
-        fields = [_status(pid) for pid in processes]
-        return Usage(
-            resident_mb=sum(int(found["VmRSS"].split()[0]) for found in fields) / 1024,
-            descriptors=sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in processes),
-            threads=sum(int(found["Threads"]) for found in fields),
-        )
+        while True:
+            # A child that is about to become a tool looks as one that lasts, and may end meanwhile.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, KeyError):
+                return _usage(_family_of(self.proxy.pid))
+            self.proxy.require_alive()
 
 
 @contextlib.asynccontextmanager
@@ -233,6 +231,15 @@ def _family_of(pid: int) -> list[int]:
             children = (task / "children").read_text().split()
             found += [int(child) for child in children if _is_python(int(child))]
     return found
+
+
+def _usage(processes: Sequence[int]) -> Usage:
+    fields = [_status(pid) for pid in processes]
+    return Usage(
+        resident_mb=sum(int(found["VmRSS"].split()[0]) for found in fields) / 1024,
+        descriptors=sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in processes),
+        threads=sum(int(found["Threads"]) for found in fields),
+    )
 
 
 def _is_python(pid: int) -> bool:
