@@ -52,8 +52,9 @@ class ScaleEffort(msgspec.Struct, frozen=True, gc=False):
     starts: int = 5
     idle_seconds: float = 30.0
     """How long a proxy is observed while nothing happens."""
-    calm_seconds: float = 15.0
-    """How long it is left alone before, after it has come to rest."""
+    calm_seconds: float = 35.0
+    """How long it is left alone before, after it has come to rest: ours looks for what another mode
+    may have left 30 s after the first sync, 60 s later, and so on at ever longer intervals."""
     largest: tuple[Size, ...] = (Size(100_000),)
     """Clusters that one proxy of ours is started with."""
     first_rounds: tuple[Size, ...] = (Size(10_000),)

@@ -136,14 +136,18 @@ async def _large_service(size: Size, samples: int) -> list[Measurement]:
 
 
 def _slice_texts(endpoints: int, samples: int) -> list[bytes]:
-    """The slices of one Service as JSON, then one after another with its last endpoint replaced."""
-    addresses = service_addresses(0, endpoints)
+    """The slices of one Service as JSON, then one after another with its last endpoint replaced.
+
+    The new address is anywhere among the others, as that of a new pod is.
+    """
+    known = service_addresses(0, 2 * endpoints)
+    addresses, spare = known[::2], known[1::2]
     starts = range(0, endpoints, SLICE_ENDPOINTS)
     texts = [_slice_text(start, addresses[start : start + SLICE_ENDPOINTS]) for start in starts]
     for number in range(samples):
         start = starts[number * 7 % len(starts)]
         kept = addresses[start : start + SLICE_ENDPOINTS - 1]
-        texts.append(_slice_text(start, [*kept, f"10.255.{number >> 8}.{number & 255}"]))
+        texts.append(_slice_text(start, [*kept, spare[number * 1237 % endpoints]]))
     return texts
 
 
