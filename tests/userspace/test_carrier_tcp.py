@@ -7,12 +7,13 @@ import contextlib
 import os
 import resource
 import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.support.userspace_kit import HERE, Proxy, Servers, close
+from tests.support.userspace_kit import HERE, Proxy, Servers, close, until_readable
 from tests.support.waiting import LIMIT_SECONDS, until_async, within_limit
 
 from kubeproxy.modes.userspace.carrier.balance import Target
@@ -123,6 +124,55 @@ def test_an_answer_that_waits_to_be_handled_is_no_time_out() -> None:
         assert accepted.recv(10) == b"hello"
         assert len(carrier.shared.hops) == 1
     assert len(carrier.shared.hops) == 0
+
+
+def test_the_last_bytes_and_the_end_of_the_stream_are_one_segment() -> None:
+    """A segment less is a good part of what a short connection costs."""
+    with contextlib.ExitStack() as stack:
+        endpoint = stack.enter_context(socket.create_server((HERE, 0)))
+        carrier = stack.enter_context(
+            contextlib.closing(Listening(Target(HERE, endpoint.getsockname()[1])))
+        )
+        client = stack.enter_context(socket.create_connection((HERE, carrier.port)))
+        carrier.reactor.run_once()
+        with endpoint.accept()[0] as accepted:
+            accepted.sendall(b"hello")
+        before = segments_received(client)
+        until_readable(carrier.reactor, client)
+        assert client.recv(10, socket.MSG_WAITALL) == b"hello"
+        assert segments_received(client) - before == 1
+
+
+def test_bytes_before_a_reset_reach_a_client_that_is_still_sending() -> None:
+    """A server that answers early, and ends an upload by closing, is still understood."""
+    with contextlib.ExitStack() as stack:
+        endpoint = stack.enter_context(socket.create_server((HERE, 0)))
+        carrier = stack.enter_context(
+            contextlib.closing(Listening(Target(HERE, endpoint.getsockname()[1])))
+        )
+        client = stack.enter_context(socket.create_connection((HERE, carrier.port)))
+        client.setblocking(False)
+        carrier.reactor.run_once()
+        with endpoint.accept()[0] as accepted:
+            until_held_up(carrier, client)
+            accepted.sendall(b"too much")
+        until_readable(carrier.reactor, client)
+        assert client.recv(10) == b"too much"
+
+
+def until_held_up(carrier: Listening, client: socket.socket) -> None:
+    """Send until neither the endpoint nor the carrier takes more."""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            client.send(bytes(MEGABYTE))
+            carrier.reactor.call_soon(lambda: None)  # so that it does not wait
+            carrier.reactor.run_once()
+
+
+def segments_received(handle: socket.socket) -> int:
+    """`tcpi_segs_in` of the kernel's `struct tcp_info`."""
+    info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 144)
+    return int.from_bytes(info[140:144], sys.byteorder)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,12 @@ MOVES_PER_CALL = 16
 WAITING_LIMIT = 32 << 20
 """With more than this waiting for slow readers, less is read at a time."""
 
+_AT_ONCE = socket.MSG_DONTWAIT
+_UNTIL_END = socket.MSG_DONTWAIT | socket.MSG_MORE
+"""The kernel may hold back an incomplete segment: the end of the stream follows, and goes with it.
+
+What is held back waits up to 200 ms for more, and is lost if the socket is reset.
+"""
 _SPLICE_FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
 
 
@@ -93,6 +99,7 @@ class Direction:
         "_pipes",
         "destination",
         "is_done",
+        "is_ending",
         "is_hung_up",
         "readable",
         "reverse",
@@ -107,6 +114,8 @@ class Direction:
         self.writable = True
         self.is_hung_up = False
         """Has the source announced its end? Then it must be read to the last byte."""
+        self.is_ending = False
+        """Is that the end of the stream, not a reset?"""
         self.is_done = False
         self.reverse: Direction | None = None
         self._pipes = pipes
@@ -142,7 +151,7 @@ class Direction:
             return
         wanted = self._pipes.read_bytes
         try:
-            data = self.source.recv(wanted, socket.MSG_DONTWAIT)
+            data = self.source.recv(wanted, _AT_ONCE)
         except BlockingIOError:
             self.readable = False
             return
@@ -157,7 +166,7 @@ class Direction:
 
     def _send(self, data: bytes) -> None:
         try:
-            sent = self.destination.send(data, socket.MSG_DONTWAIT)
+            sent = self.destination.send(data, _UNTIL_END if self.is_ending else _AT_ONCE)
         except BlockingIOError:
             sent = 0
         if sent < len(data):

@@ -363,6 +363,7 @@ class Connection:
             out.readable = True
             if mask & _HANGUP:
                 out.is_hung_up = True
+                out.is_ending = not mask & select.EPOLLERR
         if mask & select.EPOLLOUT:
             into.writable = True
         self._pump(out, into)
