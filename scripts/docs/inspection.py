@@ -63,6 +63,8 @@ def _words(shape: shapes.Type) -> str:
             return " or ".join(map(_words, parts))
         case shapes.EnumType(cls=enum):
             return ", ".join(code(str(member.value)) for member in enum)
+        case shapes.StructType(array_like=True, fields=fields):
+            return f"list: {', '.join(code(field.name) for field in fields)}"
         case shapes.StructType(cls=struct):
             return f"[{struct.__name__}](#{struct.__name__.lower()})"
         case shapes.NamedTupleType(cls=found, fields=fields):

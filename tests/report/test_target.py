@@ -6,7 +6,7 @@ import pytest
 from tests.support.builders import plan, service
 
 from kpctl.snapshot.target import Target, WrongQuestion, matches, parse_target
-from kubeproxy.facts.ids import Protocol
+from kubeproxy.facts.ids import Protocol, ServiceName
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_anything_else_is_refused_with_a_sentence(text: str) -> None:
 
 
 def test_a_name_without_namespace_is_in_the_given_one() -> None:
-    assert parse_target("web", "shop").service == ("shop", "web")
-    assert parse_target("other/web", "shop").service == ("other", "web")
+    assert parse_target("web", "shop").service == ServiceName("shop", "web")
+    assert parse_target("other/web", "shop").service == ServiceName("other", "web")
     assert parse_target("web").service is None
 
 

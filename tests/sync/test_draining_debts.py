@@ -217,7 +217,7 @@ def test_a_new_frontend_does_not_prolong_the_limit_of_the_others() -> None:
     assert debts.is_stale(TCP, OUTSIDE, A)
 
 
-class CountedPort(ServicePortId):
+class CountedPort(ServicePortId, frozen=True):
     """Counts how often one of them is looked up."""
 
     looks = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from kubeproxy.facts.address import contained_in_any, join_host_port, unpack_address
 from kubeproxy.facts.ids import Family, Protocol, ServicePortId
@@ -67,7 +68,7 @@ class EndpointFlows(Struct):
 
     @property
     def sort_key(self) -> tuple[object, ...]:
-        owner = tuple(map(str, self.owner)) if self.owner else ("~",)
+        owner = astuple(self.owner) if self.owner else ("~",)
         return owner, self.family.value, self.endpoint
 
 

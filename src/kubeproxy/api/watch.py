@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -31,7 +31,7 @@ MOST_LINE_BYTES = 16 << 20
 """The limit of upstream's client. An API server stores no object of even half its size."""
 
 
-class ObjectKey(NamedTuple):
+class ObjectKey(msgspec.Struct, frozen=True, order=True, gc=False):
     """Namespace (empty for cluster-wide objects) and name."""
 
     namespace: str

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from msgspec.structs import astuple
+
 from kubeproxy.facts.ids import ServiceName
 from kubeproxy.modes.base import Owner, RefusedPackets
 from kubeproxy.status.families import Metric
@@ -71,13 +73,13 @@ class ServiceCounters:
     def collect(self) -> Iterator[Metric]:
         connections = _family(_CONNECTIONS.name)
         for name, count in self._connections.items():
-            connections.add(name, count)
+            connections.add(astuple(name), count)
         yield connections
         bytes_moved, refused = _family(_BYTES.name), _family(_REFUSED.name)
         for (name, direction), count in self._bytes.items():
-            bytes_moved.add((*name, direction), count)
+            bytes_moved.add((*astuple(name), direction), count)
         for (name, action, reason), count in self._refused.items():
-            refused.add((*name, action, reason), count)
+            refused.add((*astuple(name), action, reason), count)
         yield from (bytes_moved, refused)
         overruns = _family(_OVERRUNS.name)
         overruns.add((), self.overruns)

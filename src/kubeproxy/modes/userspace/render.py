@@ -137,8 +137,8 @@ def _portal_rules(
         if claim is None or learned.claims.get(claim) == plan.id:
             for table, chain, spec in portals.rules_of(frontend):
                 specs.setdefault((table, chain), []).append(spec)
-    namespace, name, port_name, protocol = plan.id
-    key = (namespace, name, port_name, protocol.value)
+    owner = plan.id
+    key = (owner.namespace, owner.name, owner.port, owner.protocol.value)
     # Two frontends may be accepted by the same rule: `fromkeys` keeps the first of equal ones.
     return {
         Section(table, chain, key): rules(chain, dict.fromkeys(lines))

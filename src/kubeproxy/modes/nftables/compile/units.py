@@ -137,7 +137,7 @@ class _Units:
 
     def of(self, change: AnyChange) -> Unit:
         # Leftovers without an owner need not stay together.
-        name = change.item if change.owner is None else change.owner[:2]
+        name = change.item if change.owner is None else change.owner.service
         found = self._by_service.get(name)
         if found is None:
             found = self._by_service[name] = Unit()
