@@ -161,6 +161,14 @@ def test_every_port_becomes_a_record_of_its_own() -> None:
     assert str(found.port_id(found.ports[2])) == "default/web/SCTP"
 
 
+def test_services_share_their_ports() -> None:
+    """Most clusters have few kinds of them; a long list is not kept for later."""
+    spec = {"ports": [{"name": "web", "port": 81, "protocol": "TCP"}]}
+    long = {"ports": [{"name": f"p{n}", "port": n, "protocol": "TCP"} for n in range(1, 9)]}
+    assert facts(**spec).ports is facts(**spec).ports
+    assert facts(**long).ports is not facts(**long).ports
+
+
 def test_a_service_without_ports_is_there_and_has_none() -> None:
     assert facts(ports=[]).ports == ()
     assert facts(ports=None).ports == ()

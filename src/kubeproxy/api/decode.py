@@ -33,6 +33,7 @@ with a colon would be taken for another one with a port."""
 
 _UNSPECIFIED = frozenset(family.wildcard for family in Family)
 _PROTOCOLS = {protocol.value: protocol for protocol in Protocol}
+_MOST_SHARED_PORTS = 4
 _EXTERNALLY_ACCESSIBLE_TYPES = frozenset({"LoadBalancer", "NodePort"})
 
 
@@ -119,7 +120,7 @@ def decode_service(
     facts = ServiceFacts(
         name=name,
         cluster_ip=cluster_ip or "",
-        ports=tuple(_service_ports(spec.ports or (), problems)),
+        ports=_shared_ports(tuple(_service_ports(spec.ports or (), problems))),
         external_ips=tuple(_addresses("spec.externalIPs", spec.external_ips, family, problems)),
         load_balancer_ips=tuple(_load_balancer_ips(service.status, family, problems, ignored)),
         source_ranges=_source_ranges(spec.load_balancer_source_ranges, family, problems),
@@ -182,9 +183,20 @@ def _service_ports(
         if problem:
             problems.append(f"spec.ports[{index}] is left out: {problem}")
             continue
-        key = _port_key(port.name or "", _PROTOCOLS[port.protocol or "TCP"])
-        seen.add(key)
-        yield PortFacts(key.name, key.protocol, port.port, port.node_port or 0)
+        protocol = _PROTOCOLS[port.protocol or "TCP"]
+        seen.add(PortKey(port.name or "", protocol))
+        yield PortFacts(port.name or "", protocol, port.port, port.node_port or 0)
+
+
+def _shared_ports(ports: tuple[PortFacts, ...]) -> tuple[PortFacts, ...]:
+    """Few ports have many Services: keep one copy of each."""
+    # A Service may have thousands. The cache outlives it, so it takes none of these.
+    return _one_copy(ports) if len(ports) <= _MOST_SHARED_PORTS else ports
+
+
+@lru_cache(maxsize=1024)
+def _one_copy(ports: tuple[PortFacts, ...]) -> tuple[PortFacts, ...]:
+    return ports
 
 
 def _port_problem(port: objects.ServicePort, seen: set[PortKey]) -> str | None:
@@ -337,13 +349,13 @@ def _slice_ports(
                 f" known protocol, has {_short(port.name)}, {port.port}, {_short(port.protocol)}"
             )
         else:
-            yield _port_key(port.name, protocol), port.port or 0
+            yield _slice_port(port.name, protocol, port.port or 0)
 
 
 @lru_cache(maxsize=1024)
-def _port_key(name: str, protocol: Protocol) -> PortKey:
-    """Few ports have many Services: keep one copy of each."""
-    return PortKey(name, protocol)
+def _slice_port(name: str, protocol: Protocol, number: int) -> tuple[PortKey, int]:
+    """Few ports have many slices: keep one copy of each."""
+    return PortKey(name, protocol), number
 
 
 def _with_address(

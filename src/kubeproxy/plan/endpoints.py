@@ -59,7 +59,13 @@ def choose_endpoints(
     topology = _apply_hints(ready, node_name, zone)
     cluster = _cluster_pool(endpoints, topology) if uses_cluster else Pool()
     if not uses_local:
-        return Choice(cluster, Pool(), cluster.endpoints, bool(cluster), topology.notes)
+        # Not a local pool of its own for each: all have the default.
+        return Choice(
+            cluster,
+            reachable=cluster.endpoints,
+            has_endpoints=bool(cluster),
+            notes=topology.notes,
+        )
     local = _local_pool(endpoints)
     return Choice(
         cluster=cluster,

@@ -9,6 +9,7 @@ node ports on localhost, a node port also has a listener there.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from kubeproxy.facts.address import merge_cidrs, pack_address
 from kubeproxy.facts.ids import Protocol
@@ -135,7 +136,7 @@ def _add_frontend(
     if frontend.accepts_anyone:
         dispatch = names.SERVICE_NODE_PORTS if is_node_port else names.SERVICE_IPS
         chain = _entry(items, plan, frontend, context)
-        verdict = nft.Verdict(nft.NFT_GOTO, chain)
+        verdict = _goto(chain)
         items[ElementItem(dispatch, key)] = Element(verdict, names.comment_of(plan.id))
         if not plan.affinity_seconds:
             for map_name, pool in _pools(plan, frontend):
@@ -188,6 +189,12 @@ def _pools(plan: ServicePlan, frontend: Frontend) -> Iterator[tuple[str, plans.P
     yield main, plan.cluster
     if frontend.verdict is Verdict.FORWARD:
         yield local, plan.local
+
+
+@lru_cache(maxsize=256)
+def _goto(chain: str) -> nft.Verdict:
+    """Few class chains serve nearly all services: keep one copy of each verdict."""
+    return nft.Verdict(nft.NFT_GOTO, chain)
 
 
 def _firewall_items(
