@@ -54,6 +54,22 @@ def test_a_slice_that_changes_its_service_leaves_the_old_one() -> None:
     assert store.take_dirty().services == {WEB, ServiceName("default", "api")}
 
 
+def test_slices_of_a_service_are_in_the_order_of_their_names() -> None:
+    """Whatever the order of events, and also when one in the middle goes and returns."""
+    store = Store()
+    found = {name: endpoint_slice(slice_name=name) for name in ("c", "a", "b")}
+    for facts in found.values():
+        store.set_slice(facts)
+    assert store.slices(WEB) == (found["a"], found["b"], found["c"])
+    store.delete_slice("default", "b")
+    assert store.slices(WEB) == (found["a"], found["c"])
+    store.set_slice(found["b"])
+    assert store.slices(WEB) == (found["a"], found["b"], found["c"])
+    for name in found:
+        store.delete_slice("default", name)
+    assert not store.has_slices(WEB)
+
+
 def test_trigger_times_wait_for_the_round_and_are_forgotten_on_removal() -> None:
     store = Store()
     store.set_slice(endpoint_slice(endpoints=[endpoint()]), trigger_time=5.0)

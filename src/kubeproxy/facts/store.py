@@ -37,13 +37,21 @@ class _Pending(Struct):
     current: ServiceFacts | None
 
 
+class _SliceName(Struct, frozen=True, gc=False):
+    """Namespace and name of a slice."""
+
+    namespace: str
+    name: str
+
+
 class Store:
     """Services and slices of one family, and the dirty set."""
 
     def __init__(self) -> None:
         self._services: dict[ServiceName, ServiceFacts] = {}
-        self._slices: dict[ServiceName, dict[str, SliceFacts]] = {}
-        self._slice_owner: dict[tuple[str, str], ServiceName] = {}
+        # Most Services have one slice. A dictionary for it would take four times as much memory.
+        self._slices: dict[ServiceName, tuple[SliceFacts, ...]] = {}
+        self._slice_by_name: dict[_SliceName, SliceFacts] = {}
         self._pending_services: dict[ServiceName, _Pending] = {}
         self._failing: dict[ServiceName, Mapping[str, str]] = {}
         self._dirty_by_slices: set[ServiceName] = set()
@@ -90,14 +98,14 @@ class Store:
 
     def set_slice(self, facts: SliceFacts, *, trigger_time: float | None = None) -> bool:
         """Hold this slice. Return whether it differs from what was held under its name."""
-        key = (facts.service.namespace, facts.name)
-        owner = self._slice_owner.get(key)
-        if owner == facts.service and self._slices[owner][facts.name] == facts:
+        key = _SliceName(facts.service.namespace, facts.name)
+        held = self._slice_by_name.get(key)
+        if held == facts:
             return False
-        if owner is not None:
-            self._drop_slice(owner, facts.name)
-        self._slice_owner[key] = facts.service
-        self._slices.setdefault(facts.service, {})[facts.name] = facts
+        if held is not None:
+            self._drop_slice(held)
+        self._slice_by_name[key] = facts
+        self._slices[facts.service] = (*self._slices.get(facts.service, ()), facts)
         if trigger_time is not None:
             self._trigger_times.setdefault(facts.service, []).append(trigger_time)
         self._dirty_by_slices.add(facts.service)
@@ -105,8 +113,7 @@ class Store:
         return True
 
     def slice(self, namespace: str, slice_name: str) -> SliceFacts | None:
-        owner = self._slice_owner.get((namespace, slice_name))
-        return None if owner is None else self._slices[owner][slice_name]
+        return self._slice_by_name.get(_SliceName(namespace, slice_name))
 
     def known(self) -> Iterator[ServiceName]:
         """Every Service that has an object or slices, those with an object first."""
@@ -118,28 +125,28 @@ class Store:
 
     def slices(self, name: ServiceName) -> tuple[SliceFacts, ...]:
         """The slices of one Service, in the order of their names."""
-        found = self._slices.get(name, {})
-        return tuple(found[key] for key in sorted(found))
+        return tuple(sorted(self._slices.get(name, ()), key=lambda facts: facts.name))
 
     def delete_slice(self, namespace: str, slice_name: str) -> bool:
-        owner = self._slice_owner.pop((namespace, slice_name), None)
-        if owner is None:
+        held = self._slice_by_name.pop(_SliceName(namespace, slice_name), None)
+        if held is None:
             return False
-        self._drop_slice(owner, slice_name)
-        self._trigger_times.pop(owner, None)
+        self._drop_slice(held)
+        self._trigger_times.pop(held.service, None)
         self.slice_changes_pending += 1
         return True
 
-    def _drop_slice(self, owner: ServiceName, slice_name: str) -> None:
-        slices = self._slices[owner]
-        del slices[slice_name]
-        if not slices:
-            del self._slices[owner]
-        self._dirty_by_slices.add(owner)
+    def _drop_slice(self, held: SliceFacts) -> None:
+        left = tuple(facts for facts in self._slices[held.service] if facts is not held)
+        if left:
+            self._slices[held.service] = left
+        else:
+            del self._slices[held.service]
+        self._dirty_by_slices.add(held.service)
 
     def slice_names(self) -> Iterator[tuple[str, str]]:
         """Namespace and name of every slice held."""
-        return iter(tuple(self._slice_owner))
+        return iter([(key.namespace, key.name) for key in self._slice_by_name])
 
     def service_names(self) -> frozenset[ServiceName]:
         """Every Service that has an object."""
@@ -147,11 +154,11 @@ class Store:
 
     def endpoints(self, name: ServiceName) -> Mapping[PortKey, tuple[Endpoint, ...]]:
         """The merged endpoints of one Service."""
-        return merge_slices(self._slices.get(name, {}).values())
+        return merge_slices(self._slices.get(name, ()))
 
     def rotation(self, name: ServiceName) -> Rotation:
         """What decides about the shares of one Service's endpoints."""
-        found = merge_rotation(self._slices.get(name, {}).values())
+        found = merge_rotation(self._slices.get(name, ()))
         failing = self._failing.get(name)
         return replace(found, failing=failing) if failing else found
 
