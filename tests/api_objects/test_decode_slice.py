@@ -17,7 +17,7 @@ from kubeproxy.api.decode import (
     is_selected_slice,
 )
 from kubeproxy.errors import ObjectError
-from kubeproxy.facts.endpoint import Endpoint, PortKey
+from kubeproxy.facts.endpoint import Endpoint, PortKey, merge_slices
 from kubeproxy.facts.ids import Family, Protocol, ServiceName
 
 HTTP = PortKey("http", Protocol.TCP)
@@ -219,6 +219,17 @@ def test_an_endpoint_is_local_if_its_node_is_this_one(
 def test_hints(hints: Json | None, zones: set[str], nodes: set[str]) -> None:
     found = only_endpoint(hints=hints)
     assert (set(found.zone_hints), set(found.node_hints)) == (zones, nodes)
+
+
+@pytest.mark.parametrize(
+    ("family", "addresses"),
+    [("IPv4", ["10.0.0.1", "10.0.0.10", "10.0.0.2"]), ("IPv6", ["fd00::1", "fd00::10", "fd00::2"])],
+)
+def test_endpoints_are_in_the_order_of_plans(family: str, addresses: list[str]) -> None:
+    """The same endpoints in another order are no change, and a plan can keep the same tuple."""
+    given = decoded(addressType=family, addresses=addresses).facts
+    assert given == decoded(addressType=family, addresses=addresses[::-1]).facts
+    assert merge_slices([given])[HTTP] is given.endpoints[0][1]
 
 
 # --- trigger times ---

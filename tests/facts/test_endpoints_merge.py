@@ -19,6 +19,12 @@ def test_endpoints_are_sorted_by_their_text() -> None:
     ]  # fmt: skip
 
 
+def test_one_slice_in_this_order_is_not_copied() -> None:
+    """Most Services have one slice: the facts and the plan hold the same tuple."""
+    found = endpoint_slice(endpoints=[endpoint("10.0.0.10"), endpoint("10.0.0.1")])
+    assert merge_slices([found])[HTTP] is found.endpoints[0][1]
+
+
 def test_a_running_endpoint_beats_a_terminating_one_in_any_order() -> None:
     running = endpoint("10.0.0.1")
     going = endpoint("10.0.0.1", terminating=True, ready=False)

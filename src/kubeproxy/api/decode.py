@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 
@@ -312,7 +312,9 @@ def decode_slice(endpoint_slice: objects.EndpointSlice, node_name: str) -> Decod
     problems: list[str] = []
     wrong: list[str] = []
     ports = tuple(_slice_ports(endpoint_slice.ports or (), problems))
-    found = tuple(_with_address(endpoint_slice.endpoints or (), family, problems))
+    found = sorted(
+        _with_address(endpoint_slice.endpoints or (), family, problems), key=_ORDERS[family]
+    )
     spread = tuple(
         (key, tuple([_endpoint(e, address, port, node_name) for e, address in found]))
         for key, port in ports
@@ -356,6 +358,13 @@ def _slice_ports(
 def _slice_port(name: str, protocol: Protocol, number: int) -> tuple[PortKey, int]:
     """Few ports have many slices: keep one copy of each."""
     return PortKey(name, protocol), number
+
+
+# As `merge_slices` sorts, whatever the port: it can then keep the very tuple.
+_ORDERS: Mapping[Family, Callable[[tuple[objects.SliceEndpoint, str]], str]] = {
+    Family.IPV4: lambda found: f"{found[1]}:",
+    Family.IPV6: lambda found: f"{found[1]}]:",
+}
 
 
 def _with_address(

@@ -57,13 +57,16 @@ class SliceFacts(Struct, frozen=True, gc=False, omit_defaults=True):
 def merge_slices(slices: Iterable[SliceFacts]) -> Mapping[PortKey, tuple[Endpoint, ...]]:
     """Endpoints per port over all slices of one Service, sorted by their text.
 
-    Slices are taken in the order of their names, so the result does not depend on arrival.
+    Slices are taken in the order of their names, so the result does not depend on arrival. What one
+    slice holds in this order is not copied: nearly all Services have one slice.
     """
     merged: dict[PortKey, dict[str, Endpoint]] = {}
+    last: dict[PortKey, tuple[Endpoint, ...]] = {}
     for facts in sorted(slices, key=_slice_name):
         for key, endpoints in facts.endpoints:
             _merge_into(merged.setdefault(key, {}), endpoints)
-    return {key: _in_order(found) for key, found in merged.items() if found}
+            last[key] = endpoints
+    return {key: _in_order(found, last[key]) for key, found in merged.items() if found}
 
 
 def merge_rotation(slices: Iterable[SliceFacts]) -> Rotation:
@@ -99,5 +102,7 @@ def _by_text(endpoints: Sequence[Endpoint]) -> Mapping[str, Endpoint]:
     return {f"{e.address}:{e.port}": e for e in endpoints}
 
 
-def _in_order(found: Mapping[str, Endpoint]) -> tuple[Endpoint, ...]:
-    return tuple(map(found.__getitem__, sorted(found)))
+def _in_order(found: Mapping[str, Endpoint], held: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
+    """Endpoints sorted by text: the very tuple `held` if it is the same, for the sake of memory."""
+    ordered = tuple(map(found.__getitem__, sorted(found)))
+    return held if held == ordered else ordered
