@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from kpctl.flows.upstream import PREFIX
 from kpctl.lab.namespaces import Namespaces
@@ -50,6 +51,8 @@ table inet foreign {
 _STAYS = "KUBE-FIREWALL"
 """Upstream leaves this chain to the kubelet, which shares it."""
 
+_TRIES = 5
+"""Of a tool, before its failure counts."""
 _OWN_CHAINS = {
     "iptables": ("KUBE-SVC-", "KUBE-SEP-", "KUBE-EXTERNAL-SERVICES", "KUBE-PROXY-CANARY"),
     "ipvs": ("KUBE-IPVS-", "KUBE-LOAD-BALANCER", "KUBE-NODE-PORT"),
@@ -125,9 +128,16 @@ class Ruleset:
 
     def _xtables(self, tool: str) -> Iterator[str]:
         """What the tool saves, without time stamps and counters."""
-        for line in self._run([f"{tool}-save"]).splitlines():
+        for line in self._saved(f"{tool}-save").splitlines():
             if not line.startswith("#"):
                 yield _COUNTERS.sub("", line)
+
+    def _saved(self, tool: str) -> str:
+        """Run the tool again if it fails: a set may go while it lists a rule that names the set."""
+        for _ in range(_TRIES - 1):
+            with suppress(AssertionError):
+                return self._run([tool])
+        return self._run([tool])
 
     def _run(self, argv: list[str], text: str = "") -> str:
         command = self._namespaces.command(self._node, argv)
