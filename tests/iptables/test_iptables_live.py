@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, service
 from tests.support.engine_kit import FakeClock, RecordedDrifts, RecordedRounds
-from tests.support.waiting import LIMIT_SECONDS, limit, until, until_async
+from tests.support.waiting import FOR_THE_LOCK, limit, until, until_async
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import Unsupported
@@ -135,7 +135,7 @@ async def test_a_flush_is_noticed_and_repaired(variant: str) -> None:
                 before = await saved(backend.tables)
                 flush = "".join(f"*{t}\nCOMMIT\n" for t in ("mangle", "nat", "filter"))
                 subprocess.run(
-                    [f"iptables-{variant}-restore", "-w", f"{LIMIT_SECONDS:.0f}"],
+                    [f"iptables-{variant}-restore", *FOR_THE_LOCK],
                     input=flush.encode(),
                     check=True,
                 )

@@ -20,7 +20,7 @@ from typing import Any
 from click.testing import CliRunner
 from tests.support.confined import ip
 from tests.support.objects_text import service_text, slice_text
-from tests.support.waiting import LIMIT_SECONDS, wait_until
+from tests.support.waiting import FOR_THE_LOCK, LIMIT_SECONDS, wait_until
 
 from kpctl.cli import main
 from kubeproxy.kernel.ipvs.table import Ipvs
@@ -196,7 +196,7 @@ def without_a_server() -> dict[str, object]:
 def without_a_rule() -> dict[str, object]:
     """A chain is emptied; the proxy notices, reads everything and repairs the servers as well."""
     for tool in ("iptables", "ip6tables"):
-        subprocess.run([tool, "-t", "nat", "-F", "KUBE-SERVICES"], check=True)
+        subprocess.run([tool, *FOR_THE_LOCK, "-t", "nat", "-F", "KUBE-SERVICES"], check=True)
     until(lambda: kpctl("drift")[0] == 0, "the repair")
     return {"drift": data("drift"), "status": kpctl("status")}
 

@@ -30,13 +30,13 @@ from kubeproxy.kernel.modules import load_module
 # br_netfilter along later; the lab must know it to keep it out of the way.
 MODULES = ("sctp", "br_netfilter")
 TOPOLOGY = Path(__file__).parents[1] / "flows/topology.yaml"
-FLUSHED = "-t nat -F KUBE-SERVICES"
+FLUSHED = "-w -t nat -F KUBE-SERVICES"
 DAMAGE = {
     "nftables": ("nft delete table ip kube-proxy", "nft delete table ip6 kube-proxy"),
     "iptables": (f"iptables {FLUSHED}", f"ip6tables {FLUSHED}"),
     "ipvs": (f"iptables {FLUSHED}", f"ip6tables {FLUSHED}"),
     "userspace": (
-        "iptables -t nat -F KUBE-PORTALS-CONTAINER",
+        "iptables -w -t nat -F KUBE-PORTALS-CONTAINER",
         "ip6tables -t nat -F KUBE-PORTALS-CONTAINER",
     ),
 }

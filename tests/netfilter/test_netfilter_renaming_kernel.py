@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.support.builders import node
+from tests.support.waiting import FOR_THE_LOCK
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.facts.ids import Family
@@ -77,7 +78,8 @@ def saved(tool: str) -> set[str]:
 @pytest.mark.parametrize("variant", ["nft", "legacy"])
 async def test_old_rules_stand_beside_ours_and_go(variant: str) -> None:
     tool = f"iptables-{variant}"
-    subprocess.run([f"{tool}-restore", "--noflush"], input=IPVS, text=True, check=True)
+    argv = [f"{tool}-restore", *FOR_THE_LOCK, "--noflush"]
+    subprocess.run(argv, input=IPVS, text=True, check=True)
     tables = Xtables(Family.IPV4, ToolOptions(variant=variant))
     sink = NetfilterSink(tables, SCOPE)
     sink.sets_aside = True

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.support.builders import node
+from tests.support.waiting import FOR_THE_LOCK
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import Busy
@@ -40,7 +41,8 @@ def namespace() -> Iterator[None]:
 
 def restore(place: Place, text: str) -> None:
     program = f"{PROGRAMS[place.family]}-{'nft' if place.is_nft else 'legacy'}-restore"
-    subprocess.run([program, "--noflush"], input=text, text=True, check=True)
+    argv = [program, *FOR_THE_LOCK, "--noflush"]
+    subprocess.run(argv, input=text, text=True, check=True)
 
 
 def leave(place: Place, mode: str) -> None:

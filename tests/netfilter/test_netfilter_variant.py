@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.support.host import Host
+from tests.support.waiting import FOR_THE_LOCK
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.config.flags import Extensions
@@ -28,7 +29,8 @@ def rules(count: int) -> str:
 
 
 def restore(program: str, text: str) -> None:
-    subprocess.run([f"{program}-restore", "--noflush"], input=text, text=True, check=True)
+    argv = [f"{program}-restore", *FOR_THE_LOCK, "--noflush"]
+    subprocess.run(argv, input=text, text=True, check=True)
 
 
 @pytest.fixture

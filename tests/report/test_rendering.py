@@ -10,7 +10,7 @@ from subprocess import CompletedProcess
 import pytest
 from tests.support.host import Host
 from tests.support.served import WEB, write
-from tests.support.waiting import LIMIT_SECONDS
+from tests.support.waiting import FOR_THE_LOCK, LIMIT_SECONDS
 
 from kubeproxy.modes.iptables.sinks.counters import ensure_counters
 from kubeproxy.modes.registry import mode_names
@@ -98,7 +98,7 @@ def test_iptables_restore_loads_a_family(host: Host, run: Run, mode: str, family
     if mode == "userspace":
         # A port that is bound is in the place of 0, which no rule can lead to.
         text = text.replace("--to-ports 0", "--to-ports 1").replace(":0\n", ":1\n")
-    load(host, text, RESTORE[family], "--noflush")
+    load(host, text, RESTORE[family], *FOR_THE_LOCK, "--noflush")
     saved = host.run(RESTORE[family].replace("restore", "save")).stdout
     assert ("10.96.0.53" if family == "ipv4" else "fd00:96::53") in saved
 
@@ -107,9 +107,10 @@ def test_iptables_restore_loads_a_family(host: Host, run: Run, mode: str, family
 def test_iptables_restore_adds_a_service_and_keeps_the_others(host: Host, run: Run) -> None:
     four = ("--family", "ipv4")
     count(host)
-    load(host, render(run, "iptables", *four, "--service", "shop/zonal"), RESTORE["ipv4"], "-n")
+    restore = (RESTORE["ipv4"], *FOR_THE_LOCK, "--noflush")
+    load(host, render(run, "iptables", *four, "--service", "shop/zonal"), *restore)
     added = render(run, "iptables", *four, "--service", "shop/web", "--no-scaffold")
-    load(host, added, RESTORE["ipv4"], "-n")
+    load(host, added, *restore)
     saved = host.run("iptables-save").stdout
     assert "10.96.0.30" in saved and "10.96.0.10" in saved
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.confined import FRONTENDS, Outcome, serve, with_capabilities
 from tests.support.host import PROGRAMS, Host
+from tests.support.waiting import FOR_THE_LOCK
 
 from kubeproxy.errors import Unsupported
 from kubeproxy.kernel.capabilities import Capabilities, capability_mask, read_capabilities
@@ -67,7 +68,8 @@ def test_what_iptables_legacy_left_needs_raw_sockets_to_be_removed(
     """Without them it is reported, with the remedy; what iptables-nft left goes in any case."""
     (tmp_path / "left").write_text(LEFT)
     for flavour in FLAVOURS:
-        host.run(f"iptables-{flavour}-restore", "--noflush", tmp_path / "left")
+        tool = f"iptables-{flavour}-restore"
+        assert host.run(tool, *FOR_THE_LOCK, "--noflush", tmp_path / "left").returncode == 0
     for names in (["NET_ADMIN"], ["NET_ADMIN", "NET_RAW"]):
         command = with_capabilities(names)([str(PROGRAMS / "kube-proxy")])
         process = host.start("--proxy-mode=nftables", program=command)

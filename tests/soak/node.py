@@ -40,7 +40,7 @@ _PAGES = (
     (10249, "/configz"),
     (10249, "/nothing"),
 )
-_IPTABLES = ("iptables", "-t", "nat", "-F")
+_IPTABLES = ("iptables", "-w", "-t", "nat", "-F")
 _EDITS = {
     "nftables": ("nft", "delete", "table", "ip", "kube-proxy"),
     "iptables": (*_IPTABLES, "KUBE-SERVICES"),

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 LIMIT_SECONDS = 180.0
+FOR_THE_LOCK = ("-w", f"{LIMIT_SECONDS:.0f}")
+"""For tools of iptables: those of legacy have one lock on a machine, in whatever namespace."""
 _LONGEST_PAUSE_SECONDS = 0.05
 
 Value = TypeVar("Value")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from tests.support.builders import endpoint, endpoint_slice, node, port, service
 from tests.support.conntrack_kit import listed
 from tests.support.engine_kit import FakeClock, RecordedDrifts, RecordedRounds
-from tests.support.waiting import until, until_async, within_limit
+from tests.support.waiting import FOR_THE_LOCK, until, until_async, within_limit
 
 from kpctl.places.scratch import scratch_namespace
 from kubeproxy.errors import Unsupported
@@ -84,6 +85,10 @@ class Host:
         report = await self.engine.round()
         assert report.failure_text == ""
         await self.flows.clean()
+
+    def flush(self) -> None:
+        """What another program does to our rules."""
+        sh(shlex.join([self.save.removesuffix("-save"), *FOR_THE_LOCK, "-t", "nat", "-F"]))
 
     def rules(self) -> list[str]:
         """Everything of ours, as the kernel has it."""
@@ -172,7 +177,7 @@ async def test_a_flush_is_repaired(host: Host) -> None:
     host.serve(host.pod)
     await host.round()
     before = host.rules()
-    sh(f"{host.save.removesuffix('-save')} -t nat -F")
+    host.flush()
     host.engine.report_drift("flushed")
     await host.round()
     assert sorted(host.rules()) == sorted(before)
@@ -211,7 +216,7 @@ async def test_a_flush_is_noticed(host: Host) -> None:
     try:
         await until_async(is_watching)
         assert not noticed.done()
-        sh(f"{host.save.removesuffix('-save')} -t nat -F")
+        host.flush()
         assert "another program edited iptables" in await within_limit(noticed)
     finally:
         watching.cancel()

@@ -75,7 +75,7 @@ class Ruleset:
 
     def install_foreign(self) -> None:
         for tool in _IPTABLES:
-            self._run([f"{tool}-restore", "--noflush"], _FOREIGN_XTABLES)
+            self._run([f"{tool}-restore", "-w", "--noflush"], _FOREIGN_XTABLES)
         self._run(["nft", "-f", "-"], _FOREIGN_NFT)
 
     def remove_foreign(self) -> None:
@@ -84,9 +84,9 @@ class Ruleset:
                 if line.startswith("*"):
                     table = line[1:]
                 elif line.startswith("-A") and "KUBE" not in line:
-                    self._run([tool, "-t", table, "-D", *line.split()[1:]])
+                    self._run([tool, "-w", "-t", table, "-D", *line.split()[1:]])
             for table, chain in (("mangle", "MARKS"), ("nat", "NAT"), ("filter", "FILTER")):
-                self._run([tool, "-t", table, "-X", f"FOREIGN-{chain}"])
+                self._run([tool, "-w", "-t", table, "-X", f"FOREIGN-{chain}"])
         self._run(["nft", "delete", "table", "inet", "foreign"])
 
     def foreign(self) -> tuple[str, ...]:
