@@ -7,7 +7,7 @@ import stat
 
 import pytest
 from tests.support.host import Host
-from tests.support.served import WEB, until_programmed, write
+from tests.support.served import WEB, until_serving, write
 
 pytestmark = pytest.mark.kernel
 
@@ -27,7 +27,7 @@ def serve(host: Host, mode: str) -> None:
     write(host, "web.yaml", WEB)
     host.start(f"--proxy-mode={mode}")
     host.until(host.socket.exists, "the socket")
-    until_programmed(host, "10.96.0.10")
+    until_serving(host)
 
 
 def findings(host: Host) -> dict[str, set[str]]:

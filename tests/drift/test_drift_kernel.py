@@ -239,6 +239,8 @@ def test_a_listener_that_is_gone_is_shown(host: Host) -> None:
     snapshot = read_live(host.socket)
     process.kill()
     process.wait()
+    # The carrier has the socket as well, and ends when it notices.
+    host.until(lambda: compared(host, snapshot)[Family.IPV4].differing, "the end of the carrier")
     found = compared(host, snapshot)[Family.IPV4]
     lines = [line for edit in found.edits for line in edit.added]
     assert lines and all(line.startswith("a socket on 0.0.0.0:") for line in lines)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.host import Host
-from tests.support.served import WEB, until_programmed, write
+from tests.support.served import WEB, until_programmed, until_serving, write
 
 from kpctl.snapshot.bundle import read_bundle, write_bundle
 from kpctl.snapshot.client import Client, NotRunning
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.kernel
 def running(host: Host, request: pytest.FixtureRequest) -> Host:
     write(host, "web.yaml", WEB)
     host.start(f"--proxy-mode={request.param}")
-    until_programmed(host, "10.96.0.10")
+    until_serving(host)
     host.until(host.socket.exists, "the socket")
     return host
 

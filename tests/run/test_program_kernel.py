@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.host import PROGRAMS, Host
-from tests.support.served import BAD, BALANCED, WEB, until_programmed, write
+from tests.support.served import BAD, BALANCED, WEB, until_programmed, until_serving, write
 from tests.support.waiting import LIMIT_SECONDS
 
 from kubeproxy.modes.registry import mode_names
@@ -31,8 +31,9 @@ def test_the_daemon_serves_follows_and_leaves_its_rules(host: Host) -> None:
     write(host, "web.yaml", WEB)
     write(host, "bad.yaml", BAD)
     process = host.start(NFTABLES, "--feature-gates=ComponentFlagz=true,ComponentStatusz=true")
-    until_programmed(host, "10.96.0.10")
+    until_serving(host)
     host.until(lambda: host.get(HEALTH, "/healthz")[0] == 200, "health")
+    assert "10.96.0.10" in host.tables()
     assert host.get(HEALTH, "/livez")[0] == 200
     (line,) = (line for line in host.log.splitlines() if '"Serving"' in line)
     assert line.endswith(

@@ -27,6 +27,11 @@ def until_programmed(host: Host, address: str) -> None:
     host.until(lambda: address in host.tables(), f"programming {address}")
 
 
+def until_serving(host: Host) -> None:
+    """Wait for the end of the first round of both families; an address is there before that."""
+    host.until(lambda: '"Serving"' in host.log, "the first sync of both families")
+
+
 def until_synced_after(host: Host, moment: datetime, family: str) -> None:
     """Wait for a round that ended later. The daemon shows what it holds before that."""
 
