@@ -90,7 +90,8 @@ async def test_a_program_never_sees_a_tcp_check(endpoints: Endpoints, watched: W
 
 async def test_a_port_that_refuses_fails(endpoints: Endpoints, watched: Watched) -> None:
     assert await watched.reason("tcp fall=3", endpoints.refusing()) == "connection refused"
-    assert watched.checker.outcomes == {("tcp", "refused"): 3}
+    assert watched.ended_by_change == [3]
+    assert set(watched.checker.outcomes) == {("tcp", "refused")}
     assert watched.checker.failing == watched.checker.targets == 1
 
 
@@ -114,7 +115,7 @@ async def test_http_asks_for_the_path_and_looks_at_the_status(
     assert await watched.passes("http /healthz?full host=web.example", await endpoints.http())
     assert endpoints.requests[0].startswith(b"GET /healthz?full HTTP/1.1\r\nHost: web.example\r\n")
     port = await endpoints.http(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
-    assert await watched.reason(f"http /healthz {QUICK}", port) == "status 503"
+    assert await watched.reason("http /healthz fall=1", port) == "status 503"
     assert await watched.passes("http /healthz status=503", port)
 
 
@@ -175,9 +176,10 @@ async def test_no_endpoint_fails_before_its_checks_have(
     endpoints: Endpoints, watched: Watched
 ) -> None:
     """As after a restart, which remembers nothing: all that is there counts as passing."""
-    target = watched.add("tcp fall=3", endpoints.refusing())
+    # Not two of three: a test that is late would find the third.
+    target = watched.add("tcp fall=100", endpoints.refusing())
     assert target.condition.failure is None
-    await until(lambda: watched.ended == 2)
+    await until(lambda: watched.ended >= 2)
     assert target.condition.failure is None
     assert watched.changes == []
 
@@ -185,7 +187,7 @@ async def test_no_endpoint_fails_before_its_checks_have(
 async def test_a_target_that_goes_while_it_is_checked(
     endpoints: Endpoints, watched: Watched
 ) -> None:
-    target = watched.add("tcp timeout=100ms", endpoints.silent())
+    target = watched.add("tcp", endpoints.silent())
     before = open_descriptors()
     await until(lambda: open_descriptors() > before)
     watched.checker.remove(target)

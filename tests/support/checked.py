@@ -111,12 +111,15 @@ class Watched:
 
     def __init__(self, most_at_once: int = 100) -> None:
         self.changes: list[tuple[Target, str]] = []
+        self.ended_by_change: list[int] = []
+        """How many checks had ended when each change was reported."""
         self.checker = Checker(self._changed, most_at_once=most_at_once)
 
     def _changed(self, targets: Sequence[Target]) -> None:
         for target in targets:
             failure = target.condition.failure
             self.changes.append((target, failure.reason if failure else ""))
+            self.ended_by_change.append(self.ended)
 
     def add(self, text: str, port: int, address: str = HERE) -> Target:
         """Check a port as often as possible. `text` is a check as annotations have it.
