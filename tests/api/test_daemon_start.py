@@ -163,7 +163,8 @@ async def test_a_node_with_a_zone_is_unhealthy_without_its_slices(
         if is_late:
             await until_health(503, log)
         else:
-            await asyncio.sleep(3)
+            await asyncio.sleep(3 * PERIOD_SECONDS)
+        await until(lambda: '"Failed to watch"' in log.read_text(), log)
         code, body = await healthz()
         assert code == (503 if is_late else 200)
         assert body["nodeEligible"] is True

@@ -80,7 +80,9 @@ def test_udp_flows_and_bytes_are_shown(host: Host) -> None:
     """Bytes are there where the kernel counts them."""
     vip = ADDRESSES["IPv4"][0]
     start(host, "nftables", "IPv4")
-    assert not host.run("sysctl", "-qw", "net.netfilter.nf_conntrack_acct=1").returncode
+    # A flow without a reply is forgotten after half a minute, in which a command may not be over.
+    for setting in ("nf_conntrack_acct=1", "nf_conntrack_udp_timeout=600"):
+        assert not host.run("sysctl", "-qw", f"net.netfilter.{setting}").returncode
     with listening(host, "IPv4"), closing(connect(host, vip)), closing(send(host, vip)):
         udp, tcp = sorted(connections(host), key=lambda c: c["protocol"] == "TCP")
         (endpoint,) = udp["endpoints"]

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,9 +119,13 @@ def churn(host: Host) -> Iterator[None]:
 
     def run() -> None:
         with host.network.inside():
-            while not ended.wait(0.3):
+            pause = 0.0
+            while not ended.wait(pause):
+                began = time.monotonic()
                 batch = ["ip", "-force", "-batch", "-"]
                 subprocess.run(batch, input="\n".join(lines), text=True, check=False)
+                # On any machine a third of the time is left to read the list in.
+                pause = (time.monotonic() - began) / 2
 
     thread = threading.Thread(target=run)
     thread.start()

@@ -278,6 +278,7 @@ async def test_udp_flows_go_with_their_service(host: Host) -> None:
     """A client with a fixed port must not stay bound to a proxy port that is gone."""
     host.serve(host.pod)
     await host.round()
+    sh("sysctl -qw net.netfilter.nf_conntrack_udp_timeout=600")  # not by time, but with the Service
     with socket.socket(host.backend.family.af, socket.SOCK_DGRAM) as client:
         client.sendto(b"?", (host.vip, 53))
     assert pack_socket(host.vip, 53) in destinations(host)
