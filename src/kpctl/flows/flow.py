@@ -146,7 +146,11 @@ class Connections(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Let real time pass. Only for what the kernel times out by itself."""
+    """Let real time pass. Only for what the kernel times out by itself.
+
+    On a machine that is slow at the moment this, affinity and limits of draining last longer, all
+    by the same factor.
+    """
 
     seconds: float
 

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import count
+from math import ceil
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from kpctl.flows.flow import (
     Apply,
@@ -61,7 +65,7 @@ from kpctl.flows.run import services_at
 from kpctl.flows.text import Expected, Packet
 from kpctl.flows.upstream import PREFIX
 from kpctl.lab.cluster import Lab
-from kpctl.lab.pace import scaled
+from kpctl.lab.pace import scaled, slowness_now
 from kpctl.lab.powers import extra_privileges
 from kpctl.lab.probe import Fate, Outcome, Target
 from kpctl.lab.topology import Node
@@ -78,6 +82,10 @@ PATIENCE_SECONDS = 3 * _ANSWER_SECONDS
 """Longer than a single attempt: a connection that began before the rules were there is lost, and
 another one must be made."""
 _AT_ONCE = 32
+_ROOM = 4.0
+"""What must happen within a time of a flow takes a fraction of it: machines so many times slower
+than an ordinary one need no longer times."""
+_LIMIT = re.compile(r"\blimit=(\d+)s")
 _VARIANT = "iptables-variant"
 _generations = count()
 
@@ -132,6 +140,8 @@ class _Run:
         self._flow = flow
         self._world = world
         self._mode = self._started_in = mode
+        has_times = any(isinstance(step, Wait) for step in flow.steps)
+        self._factor = ceil(slowness_now() / _ROOM) if has_times else 1
         self._stickiness = Stickiness()
         self._services: Mapping[str, ServiceText] = {s.name: s for s in flow.services}
         self._loads: list[Load] = []
@@ -206,7 +216,7 @@ class _Run:
             case Connections():
                 await self._check_connections(step.expected(self._mode))
             case Wait(seconds=seconds):
-                await asyncio.sleep(seconds)
+                await asyncio.sleep(self._factor * seconds)
             case HealthCheck():
                 await self._check_health(step)
             case ForeignRules():
@@ -239,12 +249,13 @@ class _Run:
     async def _write(self) -> None:
         """Write the current Services for the proxies, and wait until they have synced them."""
         began = time.time()
-        shorts = [service for service in self._services.values() if service.is_short]
+        services = [_with_times(service, self._factor) for service in self._services.values()]
+        shorts = [service for service in services if service.is_short]
         # Before the other file, whose generation is waited for.
         self._lab.proxies.write_document(
             "flow-short", short_document(shorts, self._world) if shorts else None
         )
-        others = [service for service in self._services.values() if not service.is_short]
+        others = [service for service in services if not service.is_short]
         manifests = [service_manifest(service, self._world) for service in others]
         for service in others:
             manifests += slice_manifests(service, self._world)
@@ -463,6 +474,16 @@ def _target(packet: Packet, place: Destination, family: Family) -> Target:
         protocol=place.protocol,
         source_port=packet.source_port,
     )
+
+
+def _with_times(service: ServiceText, factor: int) -> ServiceText:
+    """The Service with times that are so many times as long."""
+    annotations = {
+        name: _LIMIT.sub(lambda found: f"limit={factor * int(found[1])}s", text)
+        for name, text in service.annotations.items()
+    }
+    seconds = factor * service.affinity_seconds
+    return replace(service, affinity_seconds=seconds, annotations=annotations)
 
 
 def _ports(service: ServiceText) -> Iterator[tuple[str, Protocol, int]]:

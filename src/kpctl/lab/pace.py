@@ -26,6 +26,11 @@ def scaled(seconds: float) -> float:
 @functools.cache
 def slowness() -> float:
     """How many times longer things take here than on an idle, ordinary machine; at least 1."""
+    return slowness_now()
+
+
+def slowness_now() -> float:
+    """The same at this moment, for times that cannot be long from the start."""
     began = time.monotonic()
     subprocess.run(_PROGRAM, check=True)
     return bounded((time.monotonic() - began) / _ORDINARY_SECONDS)

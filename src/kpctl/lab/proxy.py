@@ -38,7 +38,7 @@ STOP_SECONDS = 60.0
 """Even a killed process may wait seconds for the kernel, while namespaces are being removed."""
 
 SETTLE_SECONDS = 60.0
-_ASK_SECONDS = 2.0
+_ASK_SECONDS = 20.0
 _UDP_IDLE_MILLISECONDS = 250
 _POLL_SECONDS = 0.01
 _START_POLL_SECONDS = 0.05
