@@ -83,7 +83,7 @@ def read_api(server: str, context: ssl.SSLContext, path: str) -> Any:
     """An object of the API server, or None if there is none."""
     request = Request(server + path, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})
     try:
-        with urlopen(request, timeout=5, context=context) as response:
+        with urlopen(request, timeout=60, context=context) as response:
             return json.load(response)
     except HTTPError as error:
         if error.code == 404:

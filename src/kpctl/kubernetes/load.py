@@ -19,7 +19,10 @@ from kpctl.places.netns import enter_namespace, inside_namespace
 from kubeproxy.errors import KernelError
 
 _PAUSE_SECONDS = 0.01
-ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 60.0
+"""Enough for a busy machine: an answer ends the wait. One that comes later is a failure."""
+_ATTEMPT_SECONDS = 10.0
+"""What began before the Service was served is lost, and another connection must be made."""
 _SERVED_SECONDS = 180.0
 
 
@@ -88,7 +91,7 @@ def _wait_for_answer(client: Client) -> None:
     while True:
         try:
             with inside_namespace(client.network):
-                ask(client.address, client.port, "/hostname")
+                ask(client.address, client.port, "/hostname", seconds=_ATTEMPT_SECONDS)
             return
         except OSError as error:
             if time.monotonic() > deadline:
@@ -96,10 +99,12 @@ def _wait_for_answer(client: Client) -> None:
         time.sleep(_PAUSE_SECONDS)
 
 
-def ask(address: str, port: int, path: str, *, source_port: int = 0) -> str:
+def ask(
+    address: str, port: int, path: str, *, source_port: int = 0, seconds: float = ANSWER_SECONDS
+) -> str:
     """Ask an HTTP server over a new connection. Return the body. Raises OSError."""
     source = ("", source_port) if source_port else None
-    with socket.create_connection((address, port), ANSWER_SECONDS, source) as connection:
+    with socket.create_connection((address, port), seconds, source) as connection:
         host = f"[{address}]" if ":" in address else address
         connection.sendall(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
         received = b""
