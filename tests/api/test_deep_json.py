@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.costs import megabytes, seconds_for
 from tests.support.reflecting import PAGES, client_of, continues, lists, reflecting
 from tests.support.waiting import until
 from tests.support.watch_bytes import SYNCED, fed, line, listed, page, raw, upsert
@@ -273,24 +274,14 @@ def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
         assert str(error)
 
 
-def seconds_for(text: bytes) -> float:
-    """The best of three: the machine may be busy."""
-
-    def once() -> float:
-        started = time.process_time()
-        repair_json(text)
-        return time.process_time() - started
-
-    return min(once() for _ in range(3))
-
-
 @pytest.mark.parametrize(
     "piece",
     [b'{"":', b"[", b"[{},", b"{},", b'"a",', rb"\"", b'"', rb"\ud800", b"[1,1", b"]", b"[]]"],
 )
 def test_the_time_grows_with_the_size_and_not_faster(piece: bytes) -> None:
     small = piece * (200_000 // len(piece))
-    assert seconds_for(small * 4) < 12 * seconds_for(small) + 0.05
+    of_small, of_large = (seconds_for(partial(repair_json, t)) for t in (small, small * 4))
+    assert of_large < 12 * of_small + megabytes(10)
 
 
 def test_cutting_does_not_depend_on_the_stack() -> None:
