@@ -12,6 +12,7 @@ from tests.support.waiting import LIMIT_SECONDS, until_async
 from kpctl.apiserver.admin import NODES, SERVICES, SLICES, ApiAdmin, admin_of, service
 from kpctl.apiserver.real import RealApiServer
 from kpctl.lab.cluster import Lab
+from kpctl.lab.pace import scaled
 from kpctl.lab.probe import Fate, Outcome, Target
 from kpctl.lab.topology import parse_topology
 from kubeproxy.facts.ids import Family, Protocol
@@ -57,7 +58,7 @@ class ClusterLab:
 
         async def holds() -> bool:
             nonlocal last
-            last = await self.ask(timeout_seconds=1.0)  # what began before is lost
+            last = await self.ask(timeout_seconds=scaled(1.0))  # what began before is lost
             return is_right(last)
 
         await until_async(holds, lambda: f"{last}; {self.lab.proxies.log('node-b')[-3000:]}")

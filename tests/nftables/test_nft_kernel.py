@@ -80,7 +80,7 @@ async def test_a_table_of_the_former_layout_is_taken_over(family: Family) -> Non
         run("nft flush ruleset")
         install(nftables, layout, former_layout(held))
     where = f"{'ip' if family is Family.IPV4 else 'ip6'} kube-proxy {sticky}"
-    run(f"nft add element {where} '{{ {client} }}'")
+    run(f"nft add element {where} '{{ {client} timeout 1h }}'")
     assert await everything(family).sync() > 0
     assert client in run(f"nft list set {where}")
     run(f"nft flush set {where}")

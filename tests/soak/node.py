@@ -24,6 +24,7 @@ from kpctl.apiserver.store import Json
 from kpctl.bench.cluster import NODE, node_json
 from kpctl.bench.program import RunningProxy, proxy_flags
 from kpctl.bench.world import ip
+from kpctl.lab.pace import scaled
 from kpctl.places.network import PrivateNetwork
 from kpctl.snapshot.client import Client
 from kubeproxy.inspection.types import Status
@@ -128,7 +129,7 @@ class Node:
 
     async def _answer(self) -> bytes:
         try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
+            async with asyncio.timeout(scaled(_CONNECT_SECONDS)):
                 return await self._exchange(PROBE_ADDRESS, 80, b"")
         except (OSError, TimeoutError):
             return b""
@@ -162,7 +163,7 @@ class Node:
         port, page = dice.choice(_PAGES)
         request = f"GET {page} HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n".encode()
         with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(_CONNECT_SECONDS):
+            async with asyncio.timeout(scaled(_CONNECT_SECONDS)):
                 cut = dice.choice((len(request), len(request), dice.randrange(len(request))))
                 await self._exchange("127.0.0.1", port, request[:cut], most=dice.choice((0, 0, 1)))
 
