@@ -457,7 +457,7 @@ async def test_affinity_keeps_the_first_choice_and_its_shares(
     """Sticky is sticky; first choices of many clients keep the shares of the weights."""
     pool = local_pods(family, 3)
     given = {pool[0].address: 5, pool[1].address: 2}
-    _, place = await programmed(family, algorithm, pool, given, affinity_seconds=300)
+    _, place = await programmed(family, algorithm, pool, given, affinity_seconds=3600)
     with receivers(family, texts(pool)) as found:
         clients = [client(family, n) for n in range(CONNECTIONS)]
         first = {source: found.whom(place, source) for source in clients}

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tests.support import LOCK_VARIABLE
 from tests.support.confined import Confine
 from tests.support.go_tools import runtime_default
 
@@ -51,7 +52,7 @@ def _spec(argv: Sequence[str], capabilities: list[str], lock: Path, env: Mapping
         "process": {
             "args": list(argv),
             "cwd": str(Path.cwd()),
-            "env": [f"{k}={v}" for k, v in {**os.environ, **env}.items()],
+            "env": [f"{k}={v}" for k, v in {**os.environ, **env}.items() if k != LOCK_VARIABLE],
             "user": {"uid": 0, "gid": 0},
             "capabilities": held,
             "noNewPrivileges": True,

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle
 
 from tests.support.builders import node
+from tests.support.waiting import LIMIT_SECONDS
 
 from kubeproxy.facts.ids import Family
 
@@ -64,7 +65,7 @@ class Receivers:
             sender.bind((source, next(self._ports)))
             sender.connect(place)
             sender.send(b"?")
-        ready, _, _ = select.select(self._sockets, [], [], 10)
+        ready, _, _ = select.select(self._sockets, [], [], LIMIT_SECONDS)
         assert ready, f"nothing of what was sent to {place} arrived"
         (receiver,) = ready
         self._sockets[receiver].recv(16)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 LIMIT_SECONDS = 180.0
 FOR_THE_LOCK = ("-w", f"{LIMIT_SECONDS:.0f}")
-"""For tools of iptables: those of legacy have one lock on a machine, in whatever namespace."""
+"""For tools of iptables: the proxy under test has the same lock of iptables-legacy."""
 _LONGEST_PAUSE_SECONDS = 0.05
 
 Value = TypeVar("Value")
