@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 from tests.support.objects_text import service_text, slice_text
@@ -24,7 +25,21 @@ from kubeproxy.sync.clock import SystemClock
 
 ONLY_IPTABLES = ("KUBE-SVC-", "KUBE-SEP-", "KUBE-EXTERNAL-SERVICES", "KUBE-PROXY-CANARY")
 
+_INTERRUPTS = Path("/proc/interrupts")
+
 SERVICE = service_text("10.96.0.10") + slice_text("10.244.1.5")
+
+
+def timer_interrupts(seconds: float) -> object:
+    """How many there are while nothing happens."""
+    before = _timer_interrupts()
+    time.sleep(seconds)
+    return _timer_interrupts() - before
+
+
+def _timer_interrupts() -> int:
+    (line,) = (each for each in _INTERRUPTS.read_text().splitlines() if each.endswith("timer"))
+    return int(line.split()[1])
 
 
 def check_scheduler(scheduler: str) -> object:

@@ -14,6 +14,17 @@ GUEST = Path(__file__).with_name("guest_support.py")
 pytestmark = pytest.mark.uml
 
 
+def test_its_timer_is_looked_at_when_it_is_nudged(
+    uml: UserModeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that sleeps has nearly no timer interrupts of its own."""
+    monkeypatch.setattr("kpctl.places.guest._NUDGE_SECONDS", 3600.0)
+    of_its_own: Any = uml.call(GUEST, "timer_interrupts", 2.0)
+    monkeypatch.setattr("kpctl.places.guest._NUDGE_SECONDS", 0.005)
+    nudged: Any = uml.call(GUEST, "timer_interrupts", 2.0)
+    assert nudged > 2 * of_its_own
+
+
 @pytest.mark.parametrize("scheduler", ["", "wlc", "lblcr", "sed", "dh", "fo", "ovf", "lblc"])
 def test_every_scheduler_of_the_kernel_is_usable(uml: UserModeKernel, scheduler: str) -> None:
     """The probe leaves nothing behind."""

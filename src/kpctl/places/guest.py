@@ -36,6 +36,7 @@ _TOOLS = "/usr/sbin:/usr/bin:/sbin:/bin"
 """Searched first: in user-mode Linux each folder without the program costs a failed start, and that
 half as much as one that succeeds."""
 _HALT_SECONDS = 10.0
+_NUDGE_SECONDS = 1.0
 _WITH_US = ("setpriv", "--pdeathsig", "KILL")
 """A process started by these words is killed when the thread that started it ends."""
 AGENT = Path(__file__).with_name("guest_agent.py")
@@ -161,6 +162,10 @@ class GuestKernel(ABC):
             )
         self._read_line(self.boot_seconds)
 
+    @abstractmethod
+    def _nudge(self) -> None:
+        """What a kernel needs now and then while an answer is waited for."""
+
     def _in_network(self) -> Sequence[str]:
         return ("nsenter", f"--net={self._wire.network}", "--") if self._wire else ()
 
@@ -177,7 +182,10 @@ class GuestKernel(ABC):
         deadline = time.monotonic() + timeout_seconds
         while b"\n" not in self._received:
             left = deadline - time.monotonic()
-            ready, _, _ = select.select([self._line], [], [], max(left, 0))
+            ready, _, _ = select.select([self._line], [], [], min(max(left, 0), _NUDGE_SECONDS))
+            if not ready and left > 0:
+                self._nudge()
+                continue
             part = self._line.recv(1 << 16) if ready else b""
             if not part:
                 raise GuestError(f"the guest kernel did not answer\n{self.log}")

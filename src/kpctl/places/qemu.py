@@ -136,6 +136,9 @@ class EmulatedKernel(GuestKernel):
             *self._network_card(),
         ]
 
+    def _nudge(self) -> None:
+        """It needs nothing."""
+
     def _network_card(self) -> Sequence[str]:
         if self._wire is None:
             return ()
