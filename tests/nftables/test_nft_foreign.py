@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.builders import endpoint_slice, node
 from tests.support.engine_kit import FakeClock, RecordedRounds
-from tests.support.nft_kit import OPEN, all_kinds, lines, run
+from tests.support.nft_kit import OPEN, all_kinds, lines, ruleset, run
 from tests.support.worlds import SERVICE_CIDRS
 
 from kubeproxy.facts.ids import Family
@@ -73,7 +73,7 @@ def _slot(endpoint: str) -> bytes:
 
 
 def listing() -> list[str]:
-    return lines(run("nft list ruleset"), with_declarations=True)
+    return lines(ruleset(), with_declarations=True)
 
 
 class Daemon:
@@ -203,7 +203,7 @@ async def test_elements_with_a_limit_are_replaced(set_name: str, key: str, data:
         (nft.DELSETELEM, head + attr_nested(nft.NFTA_SET_ELEM_LIST_ELEMENTS, plain)),
         (nft.NEWSETELEM, head + attr_nested(nft.NFTA_SET_ELEM_LIST_ELEMENTS, limited)),
     )
-    assert "limit" in run("nft list ruleset")
+    assert "limit" in ruleset()
     await daemon.mend()
     assert listing() == before
 

@@ -10,7 +10,16 @@ import pytest
 from msgspec.structs import replace
 from tests.support.builders import node, port, service
 from tests.support.engine_kit import RecordedDrifts
-from tests.support.nft_kit import Proxy, everything, former_layout, install, lines, pods, run
+from tests.support.nft_kit import (
+    Proxy,
+    everything,
+    former_layout,
+    install,
+    lines,
+    pods,
+    ruleset,
+    run,
+)
 from tests.support.waiting import until
 from tests.support.worlds import address
 
@@ -44,9 +53,9 @@ async def test_what_nft_loads_from_its_printout_is_ours(family: Family) -> None:
     """The proxy that runs, and one that starts, find nothing to do; and nft prints the same."""
     proxy = everything(family)
     await proxy.sync()
-    listing = run("nft list ruleset")
+    listing = ruleset()
     run("nft -f -", f"flush ruleset\n{listing}")
-    assert run("nft list ruleset") == listing
+    assert ruleset() == listing
     assert await proxy.sync() == 0
     assert await everything(family).sync() == 0
 
@@ -56,14 +65,14 @@ async def test_a_map_that_nft_cannot_print_is_replaced(family: Family) -> None:
     """nft makes such when it loads JSON: the types of a pool map are not in there."""
     proxy = everything(family)
     await proxy.sync()
-    listing, layout = lines(run("nft list ruleset")), layout_of(family)
+    listing, layout = lines(ruleset()), layout_of(family)
     with Nftables(layout.number) as nftables:
         held = read_table(nftables, layout).items
         run("nft flush ruleset")
         bare = {k: replace(v, typeof=b"") if isinstance(v, SetSpec) else v for k, v in held.items()}
         install(nftables, layout, bare)
     assert await proxy.sync() > 0
-    assert lines(run("nft list ruleset")) == listing
+    assert lines(ruleset()) == listing
     assert await proxy.sync() == 0
 
 
@@ -72,7 +81,7 @@ async def test_a_table_of_the_former_layout_is_taken_over(family: Family) -> Non
     """Its maps go, its sets stay with the clients they hold, and what nft prints loads."""
     proxy = everything(family)
     await proxy.sync()
-    listing, layout = lines(run("nft list ruleset")), layout_of(family)
+    listing, layout = lines(ruleset()), layout_of(family)
     sticky = next(s for s in listing if s.startswith("set affinity-")).split()[1]
     client = address(family, "outside", 9)
     with Nftables(layout.number) as nftables:
@@ -84,8 +93,8 @@ async def test_a_table_of_the_former_layout_is_taken_over(family: Family) -> Non
     assert await everything(family).sync() > 0
     assert client in run(f"nft list set {where}")
     run(f"nft flush set {where}")
-    assert lines(run("nft list ruleset")) == listing
-    run("nft -f -", f"flush ruleset\n{run('nft list ruleset')}")
+    assert lines(ruleset()) == listing
+    run("nft -f -", f"flush ruleset\n{ruleset()}")
 
 
 @families
@@ -102,12 +111,12 @@ async def test_a_removed_service_leaves_nothing_behind() -> None:
     """All chains, sets and elements of services go with them."""
     empty = Proxy(Family.IPV4)
     await empty.sync()
-    before = run("nft list ruleset")
+    before = ruleset()
     full = everything(Family.IPV4)
     await full.sync()
     again = Proxy(Family.IPV4)
     await again.sync()
-    assert lines(run("nft list ruleset")) == lines(before)
+    assert lines(ruleset()) == lines(before)
 
 
 async def test_a_deleted_table_is_drift_not_a_bad_service() -> None:
@@ -143,7 +152,7 @@ async def test_damage_is_noticed_and_repaired(damage: str) -> None:
     """Whatever another process does to the table, one re-read repairs it: of elements or of all."""
     proxy = everything(Family.IPV4)
     await proxy.sync()
-    before = run("nft list ruleset")
+    before = ruleset()
     reported = RecordedDrifts()
     watching = asyncio.create_task(proxy.backend.watch(reported))
     await asyncio.sleep(0)
@@ -158,7 +167,7 @@ async def test_damage_is_noticed_and_repaired(damage: str) -> None:
         assert found is not None and proxy.ledger.resync_some(found) > 0
     await proxy.apply()
     watching.cancel()
-    assert lines(run("nft list ruleset")) == lines(before)
+    assert lines(ruleset()) == lines(before)
 
 
 @families

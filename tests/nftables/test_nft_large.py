@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -97,6 +98,37 @@ def test_by_key_and_search_are_what_a_listing_shows(world: World) -> None:
     assert rest is not None
     found.update({item: value for item, value in rest.items() if value is not None})
     assert found == listed.items
+
+
+@given(st.sampled_from(tuple(Family)).flatmap(lambda family: worlds(family, "nftables")))
+@settings(max_examples=20)
+def test_a_listing_with_elements_twice_is_made_again(world: World) -> None:
+    """It lacks as many others, which nobody has removed."""
+    kernel, _ = programmed(world)
+    layout = layout_of(world.node.family)
+    listed = read_table(kernel, layout).items
+    whole, seen = kernel.element_lists, set[str]()
+
+    def moving(table: str, name: str) -> list[bytes]:
+        (packed,) = whole(table, name)
+        each = list(_split(packed))
+        if name in seen or len(each) < 2:
+            return [packed]
+        seen.add(name)
+        return [b"".join([*each[:-1], each[0]])]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "element_lists", moving)
+        assert read_table(kernel, layout).items == listed
+
+
+def _split(packed: bytes) -> Iterator[bytes]:
+    """The elements of a list, by the length that each begins with."""
+    while packed:
+        size = int.from_bytes(packed[:2], sys.byteorder)
+        size += -size % 4
+        yield packed[:size]
+        packed = packed[size:]
 
 
 def _large(kernel: FakeNft, family: Family) -> list[LargeMap]:

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 from tests.support.builders import endpoint, node, plans, service
-from tests.support.nft_kit import Proxy, everything, lines, run
+from tests.support.nft_kit import Proxy, everything, lines, ruleset, run
 from tests.support.worlds import address
 
 from kubeproxy.facts.endpoint import Endpoint
@@ -137,9 +137,9 @@ async def test_what_nft_loads_from_its_printout_is_ours(family: Family) -> None:
     await proxy.sync()
     try_to_reach(address(family, "cluster", 1))
     before = await proxy.backend.refused_packets(frontends)
-    listing = run("nft list ruleset")
+    listing = ruleset()
     run("nft -f -", f"flush ruleset\n{listing}")
-    assert run("nft list ruleset") == listing
+    assert ruleset() == listing
     assert await proxy.sync() == 0
     assert await proxy.backend.refused_packets(frontends) == before
 
@@ -149,13 +149,13 @@ async def test_what_nft_loads_from_its_printout_is_ours(family: Family) -> None:
 @pytest.mark.usefixtures("namespace", "closing")
 async def test_a_restart_with_the_other_choice_leaves_nothing_behind(family: Family) -> None:
     await everything(family).sync()
-    without = lines(run("nft list ruleset"))
+    without = lines(ruleset())
     counting = everything(family, COUNTING)
     await counting.sync()
-    assert lines(run("nft list ruleset")) != without
+    assert lines(ruleset()) != without
     assert await everything(family, COUNTING).sync() == 0
     await everything(family).sync()
-    assert lines(run("nft list ruleset")) == without
+    assert lines(ruleset()) == without
 
 
 @pytest.mark.kernel
@@ -163,7 +163,7 @@ async def test_a_restart_with_the_other_choice_leaves_nothing_behind(family: Fam
 async def test_without_the_choice_nothing_counts() -> None:
     proxy = everything(Family.IPV4)
     await proxy.sync()
-    assert "counter" not in run("nft list ruleset")
+    assert "counter" not in ruleset()
     assert await proxy.backend.refused_packets(Frontends(proxy.node)) is None
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.builders import endpoint, endpoint_slice, node, service
 from tests.support.engine_kit import FakeClock, RecordedRounds
 from tests.support.fake_nft import FakeNft
-from tests.support.nft_kit import everything, lines, run
+from tests.support.nft_kit import everything, lines, ruleset, run
 from tests.support.worlds import World, worlds
 
 from kubeproxy.facts.address import pack_address
@@ -180,7 +180,7 @@ class TestKernel:
         pods = [endpoint(f"10.244.9.{n}") for n in range(1, 151)]
         proxy.want(service("default/long", cluster_ip="10.96.0.77"), pods)
         await proxy.sync()
-        before = run("nft list ruleset")
+        before = ruleset()
         pool = names.service_key("10.96.0.77", 6, 80)
         spelled = [f"10.96.0.77 . tcp . 80 . 0x{n:x}" for n in (0, 3, 149)]
         run(f"nft delete element ip kube-proxy service-pools {{ {', '.join(spelled)} }}")
@@ -191,4 +191,4 @@ class TestKernel:
         assert isinstance(value, Pool) and len(value.slots) == 149 * 8
         assert proxy.ledger.resync_some(found) == 1
         assert await proxy.apply() == 1
-        assert lines(run("nft list ruleset")) == lines(before)
+        assert lines(ruleset()) == lines(before)

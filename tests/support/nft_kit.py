@@ -155,6 +155,18 @@ def everything(family: Family, options: Options | None = None) -> Proxy:
     return proxy
 
 
+def ruleset() -> str:
+    """What `nft list ruleset` prints once it prints the same twice.
+
+    For a moment after many elements were added the kernel moves a map into a larger table. A
+    listing meanwhile has some elements twice and lacks others.
+    """
+    before, now = "", run("nft list ruleset")
+    while now != before:
+        before, now = now, run("nft list ruleset")
+    return now
+
+
 _DECLARATIONS = ("type ", "flags ", "size ", "timeout ")
 
 

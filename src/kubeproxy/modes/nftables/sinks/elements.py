@@ -8,8 +8,10 @@ report the same, and what is not like ours differs from what we would write.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -32,8 +34,15 @@ UNREADABLE = (KeyError, IndexError, ValueError, struct.error)
 MOST_LISTED = 100_000
 """A map with more slots is not listed but asked for by key: from here on that is quicker."""
 
+MOST_LISTINGS = 20
+"""While the kernel moves a map into a larger table, for a moment after many elements were added, a
+listing has some elements twice and lacks as many others. Such a one is made again so often."""
+
 MOST_STRAYS = 5_000
 """With more slots than these that no dispatch element leads to, a map is listed, however large."""
+
+
+Parse: TypeAlias = Callable[[Iterable[bytes]], tuple[dict[Item, Value], bool]]
 
 
 class LargeMap(Struct, frozen=True):
@@ -61,16 +70,24 @@ def list_elements(
     large: list[LargeMap] = []
     templates = pool_templates(layout)
     for name in sorted((known_set_specs(layout).keys() - templates.keys()) & counts.keys()):
-        items |= _members(name, nftables.element_lists(names.TABLE_NAME, name))
+        items |= _listed(nftables, name, partial(_members, name))
     expected = _dispatched_pools(items, chains)
     for name in sorted(templates.keys() & counts.keys()):
         found = LargeMap(name, expected[name], counts[name])
         if _is_large(found):
             large.append(found)
         else:
-            lists = nftables.element_lists(names.TABLE_NAME, name)
-            items |= _pools(name, lists, templates[name])
+            items |= _listed(nftables, name, partial(_pools, name, templates[name]))
     return items, large
+
+
+def _listed(nftables: NftablesTable, name: str, parse: Parse) -> dict[Item, Value]:
+    """All elements of one set."""
+    for _ in range(MOST_LISTINGS):
+        items, has_each_once = parse(nftables.element_lists(names.TABLE_NAME, name))
+        if has_each_once:
+            break
+    return items
 
 
 def _dispatched_pools(
@@ -96,13 +113,13 @@ def _is_large(found: LargeMap) -> bool:
     return expected > MOST_LISTED and strays <= MOST_STRAYS
 
 
-def _members(name: str, lists: Iterable[bytes]) -> dict[Item, Value]:
-    """Elements of a set or verdict map."""
-    return {
-        ElementItem(name, found.key): _element(name, found)
-        for listed in lists
-        for found in nft.parse_elements(listed)
+def _members(name: str, lists: Iterable[bytes]) -> tuple[dict[Item, Value], bool]:
+    """Elements of a set or verdict map; and has the listing each of them once?"""
+    elements = [found for listed in lists for found in nft.parse_elements(listed)]
+    items: dict[Item, Value] = {
+        ElementItem(name, found.key): _element(name, found) for found in elements
     }
+    return items, len(items) == len(elements)
 
 
 def _element(name: str, found: nft.ElementInfo) -> Element:
@@ -111,17 +128,26 @@ def _element(name: str, found: nft.ElementInfo) -> Element:
     return Element(found.verdict, found.comment, has_more)
 
 
-def _pools(name: str, lists: Iterable[bytes], template: ElementTemplate) -> dict[Item, Value]:
-    """The pools of one map. What is no slot is reported as a single element, so that it goes."""
+def _pools(
+    name: str, template: ElementTemplate, lists: Iterable[bytes]
+) -> tuple[dict[Item, Value], bool]:
+    """The pools of one map; and has the listing each element once?
+
+    What is no slot is reported as a single element, so that it goes.
+    """
     pools: dict[bytes, dict[int, bytes]] = {}
     strays: dict[Item, Value] = {}
+    count = 0
     for key, data in pool_elements(lists, template):
+        count += 1
         index = codec.INDEX.unpack(key[-4:])[0] if data else LONGEST_POOL
         if index >= LONGEST_POOL or not any(data):
             strays[ElementItem(name, key)] = Element()
         else:
             pools.setdefault(key[:-4], {})[index] = data
-    return strays | {PoolItem(name, key): join_slots(slots) for key, slots in pools.items()}
+    has_each_once = count == len(strays) + sum(map(len, pools.values()))
+    items = {PoolItem(name, key): join_slots(slots) for key, slots in pools.items()}
+    return strays | items, has_each_once
 
 
 def pool_elements(
@@ -218,10 +244,10 @@ class _Question:
         asked = dict.fromkeys(chain(self._keys, slots))
         found = self._ask(nftables, [[key] for key in asked])
         if self._template is None:
-            return _members(self._name, found)
+            return _members(self._name, found)[0]
         for pool, last in self._last_slots.items():
             found += self._ask_until_missing(nftables, pool, last + 1)
-        return _pools(self._name, found, self._template)
+        return _pools(self._name, self._template, found)[0]
 
     def _ask_until_missing(self, nftables: NftablesTable, pool: bytes, start: int) -> list[bytes]:
         found: list[bytes] = []
@@ -259,7 +285,7 @@ def find_pools(
         [key] for asked, there in zip(runs, found, strict=True) for key in asked[len(there) + 1 :]
     ]
     found += nftables.element_runs(names.TABLE_NAME, name, behind)
-    items = _pools(name, map(b"".join, found), template)
+    items, _ = _pools(name, template, map(b"".join, found))
     return FoundPools(items, sum(map(len, found)))
 
 
