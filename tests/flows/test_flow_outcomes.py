@@ -7,11 +7,12 @@ from collections import Counter
 
 import pytest
 
+from kpctl.flows.lasting import Lasting, parse_becomes
 from kpctl.flows.outcomes import Stickiness, check_outcomes
 from kpctl.flows.spread import FALSE_ALARM, chi_square_tail, unevenness
 from kpctl.flows.text import parse_expected
 from kpctl.lab.echo import EchoReply
-from kpctl.lab.probe import Fate, Outcome
+from kpctl.lab.probe import Connection, Fate, Outcome
 
 
 def met(*hosts: str, source: str = "10.0.0.1") -> list[Outcome]:
@@ -94,3 +95,32 @@ def test_an_even_choice_raises_no_alarm() -> None:
 @pytest.mark.parametrize("weights", [(1, 1, 0), (4, 1, 1)])
 def test_a_forgotten_or_favoured_endpoint_is_found(weights: tuple[int, int, int]) -> None:
     assert found_uneven(weights, 500) == 500
+
+
+class Open(Connection):
+    """A connection of which one more request has this outcome."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+
+    async def ask(self, *, timeout_seconds: float = 0.0) -> Outcome:
+        return self._outcome
+
+
+CLOSED = Outcome(Fate.BROKEN, cause="Software caused connection abort")
+
+
+@pytest.mark.parametrize("outcome", [CLOSED, *met("b"), *met("c")])
+async def test_a_flow_moves_or_its_socket_is_closed(outcome: Outcome) -> None:
+    """Kernels that cannot close it let it move."""
+    wanted = parse_becomes("is closed or moves to b or c")
+    assert await Lasting(Open(outcome), "a").check(wanted) == ""
+
+
+async def test_silence_is_not_a_closed_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kpctl.flows.lasting._PATIENCE_SECONDS", 0.0)
+    silent = Outcome(Fate.BROKEN, cause="no answer in time")
+    wanted = parse_becomes("is closed or moves to b")
+    assert await Lasting(Open(silent), "a").check(wanted) == "must move to b: no answer in time"
+    strict = parse_becomes("moves to b")
+    assert "connection abort" in await Lasting(Open(CLOSED), "a").check(strict)

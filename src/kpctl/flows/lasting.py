@@ -1,9 +1,10 @@
 """Connections that stay open over several steps of a flow, and what becomes of them.
 
-    goes on              the host that answered first still answers
-    is reset             asking again ends with a reset, now or soon
-    is closed            its owner notices without asking
-    moves to B or C      another host answers now (UDP has no connection that could be reset)
+    goes on                   the host that answered first still answers
+    is reset                  asking again ends with a reset, now or soon
+    is closed                 its owner notices without asking
+    moves to B or C           another host answers now (UDP has no connection that could be reset)
+    is closed or moves to B   it depends on the kernel
 
 A reset is not silence: a connection that times out is reported as what it is.
 """
@@ -24,7 +25,7 @@ _ANSWER_SECONDS = 60.0
 _PATIENCE_SECONDS = 3 * _ANSWER_SECONDS
 _PAUSE_SECONDS = 0.1
 _GOES_ON, _RESET, _CLOSED, _MOVING = "goes on", "is reset", "is closed", "moves"
-_MOVES = re.compile(r"moves to (?P<hosts>[\w-]+(?: or [\w-]+)*)")
+_MOVES = re.compile(r"(?P<may_close>is closed or )?moves to (?P<hosts>[\w-]+(?: or [\w-]+)*)")
 _RESETS = ("Connection reset by peer", "Software caused connection abort", "Broken pipe")
 
 
@@ -33,17 +34,20 @@ class Becomes(msgspec.Struct, frozen=True):
 
     what: str
     hosts: tuple[str, ...] = ()
+    may_close: bool = False
+    """Is it right, too, that the socket was closed? That depends on the kernel."""
 
 
 def parse_becomes(text: str) -> Becomes:
-    """Parse `goes on`, `is reset`, `is closed` or `moves to HOST or HOST`."""
+    """Parse `goes on`, `is reset`, `is closed` or `[is closed or ]moves to HOST or HOST`."""
     if text in (_GOES_ON, _RESET, _CLOSED):
         return Becomes(text)
     found = _MOVES.fullmatch(text)
     if found is None:
         known = f"{_GOES_ON}, {_RESET}, {_CLOSED}, moves to HOST"
         raise ConfigError(f"{text!r} is none of: {known}")
-    return Becomes(_MOVING, tuple(found["hosts"].split(" or ")))
+    hosts = tuple(found["hosts"].split(" or "))
+    return Becomes(_MOVING, hosts, may_close=bool(found["may_close"]))
 
 
 class Lasting:
@@ -88,6 +92,8 @@ class Lasting:
             return "" if found == self._host else f"must go on to {self._host}: {found}"
         if wanted.what == _RESET:
             return "" if outcome.cause in _RESETS else f"must be reset: {found}"
+        if wanted.may_close and outcome.cause in _RESETS:
+            return ""
         return "" if found in wanted.hosts else f"must move to {' or '.join(wanted.hosts)}: {found}"
 
     def close(self) -> None:
