@@ -108,9 +108,10 @@ class Open(Connection):
 
 
 CLOSED = Outcome(Fate.BROKEN, cause="Software caused connection abort")
+NO_PEER = Outcome(Fate.BROKEN, cause="Destination address required")
 
 
-@pytest.mark.parametrize("outcome", [CLOSED, *met("b"), *met("c")])
+@pytest.mark.parametrize("outcome", [CLOSED, NO_PEER, *met("b"), *met("c")])
 async def test_a_flow_moves_or_its_socket_is_closed(outcome: Outcome) -> None:
     """Kernels that cannot close it let it move."""
     wanted = parse_becomes("is closed or moves to b or c")
