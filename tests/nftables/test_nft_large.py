@@ -103,7 +103,7 @@ def test_by_key_and_search_are_what_a_listing_shows(world: World) -> None:
 @given(st.sampled_from(tuple(Family)).flatmap(lambda family: worlds(family, "nftables")))
 @settings(max_examples=20)
 def test_a_listing_with_elements_twice_is_made_again(world: World) -> None:
-    """It lacks as many others, which nobody has removed."""
+    """An element that such a listing leaves out was removed by nobody, and is no drift."""
     kernel, _ = programmed(world)
     layout = layout_of(world.node.family)
     listed = read_table(kernel, layout).items

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.host import Host
-from tests.support.served import BALANCED, WEB, until_programmed, write
+from tests.support.served import BALANCED, WEB, until_programmed, until_serving, write
 
 from kubeproxy.kernel.capabilities import capability_mask
 from kubeproxy.run.confinement import belongs_to_others, kept_capabilities
@@ -55,10 +55,6 @@ def keeps_nothing(pid: int) -> bool:
     """Has it no capability, and can it get none? Without new privileges, the bounding set, which a
     process without capabilities cannot reduce, gives it none."""
     return all({**state, "CapBnd": 0} == confined_to() for state in states(pid))
-
-
-def until_serving(host: Host) -> None:
-    host.until(lambda: '"Serving"' in host.log, "the first sync")
 
 
 @pytest.mark.parametrize("mode", MODES)

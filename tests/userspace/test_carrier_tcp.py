@@ -107,16 +107,22 @@ class Listening:
         self.reactor.close()
 
 
+@contextlib.contextmanager
+def connected() -> Iterator[tuple[Listening, socket.socket, socket.socket]]:
+    """A carrier that has begun to dial, its client, and what the endpoint has accepted."""
+    with (
+        socket.create_server((HERE, 0)) as endpoint,
+        contextlib.closing(Listening(Target(HERE, endpoint.getsockname()[1]))) as carrier,
+        socket.create_connection((HERE, carrier.port)) as client,
+    ):
+        carrier.reactor.run_once()
+        with endpoint.accept()[0] as accepted:
+            yield carrier, client, accepted
+
+
 def test_an_answer_that_waits_to_be_handled_is_no_time_out() -> None:
     """A busy carrier handles 256 events at a time; the endpoint is not to blame for the others."""
-    with contextlib.ExitStack() as stack:
-        endpoint = stack.enter_context(socket.create_server((HERE, 0)))
-        carrier = stack.enter_context(
-            contextlib.closing(Listening(Target(HERE, endpoint.getsockname()[1])))
-        )
-        client = stack.enter_context(socket.create_connection((HERE, carrier.port)))
-        carrier.reactor.run_once()
-        accepted = stack.enter_context(endpoint.accept()[0])
+    with connected() as (carrier, client, accepted):
         carrier.shared.dial_timeouts[0].expire(carrier.reactor.now + 60)
         client.sendall(b"hello")
         carrier.reactor.run_once()
@@ -128,15 +134,9 @@ def test_an_answer_that_waits_to_be_handled_is_no_time_out() -> None:
 
 def test_the_last_bytes_and_the_end_of_the_stream_are_one_segment() -> None:
     """A segment less is a good part of what a short connection costs."""
-    with contextlib.ExitStack() as stack:
-        endpoint = stack.enter_context(socket.create_server((HERE, 0)))
-        carrier = stack.enter_context(
-            contextlib.closing(Listening(Target(HERE, endpoint.getsockname()[1])))
-        )
-        client = stack.enter_context(socket.create_connection((HERE, carrier.port)))
-        carrier.reactor.run_once()
-        with endpoint.accept()[0] as accepted:
-            accepted.sendall(b"hello")
+    with connected() as (carrier, client, accepted):
+        accepted.sendall(b"hello")
+        accepted.close()
         before = segments_received(client)
         until_readable(carrier.reactor, client)
         assert client.recv(10, socket.MSG_WAITALL) == b"hello"
@@ -145,17 +145,11 @@ def test_the_last_bytes_and_the_end_of_the_stream_are_one_segment() -> None:
 
 def test_bytes_before_a_reset_reach_a_client_that_is_still_sending() -> None:
     """A server that answers early, and ends an upload by closing, is still understood."""
-    with contextlib.ExitStack() as stack:
-        endpoint = stack.enter_context(socket.create_server((HERE, 0)))
-        carrier = stack.enter_context(
-            contextlib.closing(Listening(Target(HERE, endpoint.getsockname()[1])))
-        )
-        client = stack.enter_context(socket.create_connection((HERE, carrier.port)))
+    with connected() as (carrier, client, accepted):
         client.setblocking(False)
-        carrier.reactor.run_once()
-        with endpoint.accept()[0] as accepted:
-            until_held_up(carrier, client)
-            accepted.sendall(b"too much")
+        until_held_up(carrier, client)
+        accepted.sendall(b"too much")
+        accepted.close()
         until_readable(carrier.reactor, client)
         assert client.recv(10) == b"too much"
 

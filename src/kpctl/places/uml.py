@@ -61,11 +61,11 @@ class UserModeKernel(GuestKernel):
         return missing()
 
     def _nudge(self) -> None:
-        """Let its timers be looked at.
+        """Let it look at its timers.
 
-        A kernel that waits for its next timer may have missed it, and then does nothing for minutes
-        or for ever (seen once in some twenty test runs). Its timer is this signal, and one too many
-        is no harm.
+        A kernel that slept until its next timer was seen to sleep for ten minutes, though processes
+        in it had timers of a second; why is not known. Its timer is this signal, and one too many
+        does no harm.
         """
         with contextlib.suppress(OSError, IndexError):  # it begins, or ends, at this moment
             kernel = self._kernel_id()

@@ -42,7 +42,8 @@ MOST_STRAYS = 5_000
 """With more slots than these that no dispatch element leads to, a map is listed, however large."""
 
 
-Parse: TypeAlias = Callable[[Iterable[bytes]], tuple[dict[Item, Value], bool]]
+_Parse: TypeAlias = Callable[[Iterable[bytes]], tuple[dict[Item, Value], bool]]
+"""Makes items of a listing, and says whether it has each element once."""
 
 
 class LargeMap(Struct, frozen=True):
@@ -81,7 +82,7 @@ def list_elements(
     return items, large
 
 
-def _listed(nftables: NftablesTable, name: str, parse: Parse) -> dict[Item, Value]:
+def _listed(nftables: NftablesTable, name: str, parse: _Parse) -> dict[Item, Value]:
     """All elements of one set."""
     for _ in range(MOST_LISTINGS):
         items, has_each_once = parse(nftables.element_lists(names.TABLE_NAME, name))
