@@ -1,5 +1,6 @@
 """The benchmark's objects, and how they get into an API server."""
 
+import gc
 import ipaddress
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from kpctl.bench.cluster import (
 )
 from kpctl.bench.feed import Feed
 from kpctl.bench.records import Size
+from kpctl.bench.workload import churn
+from kpctl.bench.world import Site
 from kubeproxy.api import objects
 
 
@@ -50,6 +53,31 @@ async def test_an_interrupted_measure_is_cleared_up(tmp_path: Path) -> None:
     await feed.cluster.restore()
     assert feed.cluster.slots[1] == (0, 1)
     await feed.cluster.add_service(3)
+
+
+@pytest.mark.kernel
+async def test_a_node_is_served_without_a_pause_for_garbage(tmp_path: Path) -> None:
+    """The pause of the API server, up to a second, would count as the latency of a proxy."""
+    feed, site, collected = Feed(tmp_path), Site(), list[str]()
+
+    def collecting(phase: str, info: dict[str, int]) -> None:
+        collected.append(f"{phase} {info}")
+
+    before = gc.get_threshold()
+    await feed.load(Size(3, 2))
+    try:
+        async with feed.reached_from(site):
+            gc.set_threshold(10, 1, 1)
+            gc.callbacks.append(collecting)
+            await churn(feed.cluster, rate=1000, seconds=0.05)
+            during = list(collected)
+        await feed.cluster.restore()
+    finally:
+        gc.callbacks.remove(collecting)
+        gc.set_threshold(*before)
+        site.close()
+    assert during == []
+    assert collected, "nothing was created that would have been collected"
 
 
 async def test_jobs_are_all_done_and_progress_is_reported() -> None:
