@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,13 @@ def test_a_package_of_something_else_is_refused(cache: Path, tmp_path: Path) -> 
 def test_what_apt_does_not_have_is_named_with_a_remedy(cache: Path) -> None:
     with pytest.raises(NoKernel, match=r"linux-image-0\.0-none.*KERNELS="):
         find_kernel("linux-image-0.0-none")
+
+
+def test_processes_that_unpack_at_once_all_find_it(cache: Path, tmp_path: Path) -> None:
+    file = package(tmp_path, ["boot/vmlinuz-9.9-test"])
+    program = "import sys; from kpctl.places.debian_kernel import find_kernel as f; f(sys.argv[1])"
+    argv = [sys.executable, "-c", program, str(file)]
+    processes = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [process.communicate()[1] for process in processes] == [""] * 4
+    unpacked = (cache / "kubeproxy-tests/kernels").iterdir()
+    assert [folder.name for folder in unpacked] == ["linux-image-9.9-test"]

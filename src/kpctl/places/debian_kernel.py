@@ -65,10 +65,19 @@ def unpack_kernel(file: Path) -> Kernel:
             _run(["dpkg-deb", "--extract", str(file.resolve()), str(draft)], Path("/"))
             # Debian's packages list the modules when they are installed.
             _run(["depmod", "-b", str(draft), _kernel(draft).release], Path("/"))
-            draft.rename(folder)
+            _put_in_place(draft, folder)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     return _kernel(folder)
+
+
+def _put_in_place(draft: Path, folder: Path) -> None:
+    try:
+        draft.rename(folder)
+    except OSError:
+        # Another process may have unpacked the same package meanwhile.
+        if not folder.is_dir():
+            raise
 
 
 def _kernel(folder: Path) -> Kernel:
