@@ -9,6 +9,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -205,6 +206,31 @@ def test_a_second_signal_ends_what_the_first_did_not(host: Host) -> None:
         process.send_signal(signal.SIGTERM)
     assert process.wait(LIMIT_SECONDS) == 0
     assert "Traceback" not in host.log
+
+
+def test_a_long_search_for_a_successor_is_not_cut_short() -> None:
+    """What ends a process that is blocked must not end one that is about to stay."""
+    script = """
+import asyncio, os, signal, time
+from kubeproxy.run.process import GRACE_SECONDS, Signals
+
+def stays():
+    time.sleep(2 * GRACE_SECONDS)
+    loop.call_later(2 * GRACE_SECONDS, loop.stop)
+    return True
+
+loop, signals = asyncio.new_event_loop(), Signals()
+signals.use(loop, code=1, last_words=lambda: None)
+signals.stays = stays
+signals.install()
+loop.call_soon(os.kill, os.getpid(), signal.SIGTERM)
+loop.run_forever()
+print("ended by itself")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT_SECONDS
+    )
+    assert (done.returncode, done.stdout) == (0, "ended by itself\n"), done.stderr
 
 
 def test_what_the_process_was_started_to_ignore_stays_ignored(host: Host) -> None:

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     import asyncio
 
-GRACE_SECONDS = 0.5
+GRACE_SECONDS = 2.0
+"""The event loop of a starved node may need more than half a second to come to a signal."""
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _IGNORED = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
@@ -47,7 +48,9 @@ class Signals:
         self._last_words: Callable[[], None] = lambda: None
         self._is_ending = False
         self.stays: Callable[[], bool] = lambda: False
-        """Asked when a signal ends the process: does it end by itself, after a last task?"""
+        """Asked when a signal ends the process: does it end by itself, after a last task?
+
+        The answer may take seconds: a successor has that long to show itself."""
 
     def install(self) -> None:
         """Handle the signals that end a process, except those it was started to ignore."""
@@ -74,12 +77,14 @@ class Signals:
         self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
+        # The loop is not blocked, and the search for a successor has a limit of its own.
+        signal.setitimer(signal.ITIMER_REAL, 0)
         try:
             if self.stays():
-                signal.setitimer(signal.ITIMER_REAL, 0)
                 return
         except Exception:
             os._exit(self._code)
+        signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
         self._leave()
 
     def _leave(self) -> NoReturn:
