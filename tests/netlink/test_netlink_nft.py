@@ -85,10 +85,31 @@ def test_a_template_parses_what_the_kernel_dumps(pairs: list[tuple[bytes, bytes]
         + data
         for key, data in pairs
     )
-    assert template.parse(flagged) == pairs
-    assert template.parse(plain) == pairs
+    columns = tuple(zip(*pairs, strict=True)) or ((), ())
+    assert template.parse(flagged) == columns
+    assert template.parse(plain) == columns
     parsed = [nft.parse_element(raw) for _, raw in iter_attrs(flagged)]
     assert [(found.key, found.data) for found in parsed] == pairs
+
+
+words = st.text(st.characters(codec="ascii", categories=["L", "N"]), max_size=40)
+
+
+@given(st.binary(min_size=1, max_size=80), words, words)
+def test_an_element_parses_back(key: bytes, chain: str, comment: str) -> None:
+    """Verdicts are remembered and common forms taken quickly; what is returned is the same."""
+    verdict = nft.Verdict(nft.NFT_GOTO, chain) if chain else None
+    data = nft.pack_verdict(nft.NFTA_SET_ELEM_DATA, verdict) if verdict else b""
+    ((_, packed),) = iter_attrs(nft.element(key, data, comment))
+    assert nft.parse_element(packed) == nft.ElementInfo(key, b"", verdict, comment)
+
+
+def test_a_comment_is_found_behind_other_user_data() -> None:
+    before = bytes((nft.UDATA_COMMENT + 7, 3)) + b"abc"
+    parts = codec.attr(nft.NFTA_SET_ELEM_USERDATA, before + nft.userdata("mine"))
+    assert nft.parse_element(nft.element(b"key!")[codec.ATTR_HEADER_LENGTH :] + parts) == (
+        nft.ElementInfo(b"key!", b"", None, "mine")
+    )
 
 
 def test_a_template_declines_elements_of_another_shape() -> None:

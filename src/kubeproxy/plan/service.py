@@ -7,6 +7,7 @@ traffic policies, readiness, hints, gates or source ranges: it renders what a pl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from msgspec import Struct
 
@@ -82,7 +83,7 @@ def _plan_port(
         port.protocol,
         drain_seconds,
         endpoints,
-        taking=(*(e for e in health.endpoints if e.is_ready), *choice.reachable),
+        taking=chain((e for e in health.endpoints if e.is_ready), choice.reachable),
         failing=health.rotation.failing,
     )
     return ServicePlan(

@@ -85,16 +85,18 @@ class Ledger(Generic[O, I, V]):
     def _put_first(self, owner: O, fragment: Mapping[I, V]) -> None:
         """The same for an owner that wanted nothing before: at a start that is every owner."""
         owners, pending = self._owners, self._pending
-        known = {i: self._believed(i) for i in fragment if i in owners or i in pending}
         if fragment:
             self._wanted[owner] = fragment
-        for item in fragment:
-            if item in known:
+        for item, value in fragment.items():
+            if item in owners:
+                believed = self._believed(item)
                 self._claim(item, owner)
-                self._update_pending(item, known[item], owner)
-            else:
-                owners[item] = owner
-                pending[item] = None
+                self._update_pending(item, believed, owner)
+                continue
+            owners[item] = owner
+            if pending.setdefault(item, None) == value:  # a read has found it
+                del pending[item]
+                self._blame.pop(item, None)
 
     def remove(self, owner: O) -> None:
         self.put(owner, {})
@@ -178,12 +180,13 @@ class Ledger(Generic[O, I, V]):
 
     def _believe(self, item: I, found: V | None) -> bool:
         """Set what is believed of one item. Return whether it was believed to be otherwise."""
-        has_drifted = found != self._believed(item)
-        if found == self.wanted(item):
-            self._pending.pop(item, None)
-            self._blame.pop(item, None)
-        else:
+        wanted = self.wanted(item)
+        has_drifted = found != self._pending.get(item, wanted)
+        if found != wanted:
             self._pending[item] = found
+        elif item in self._pending:
+            del self._pending[item]
+            self._blame.pop(item, None)
         return has_drifted
 
     def _known(self, applied: Mapping[I, V], accept: Callable[[I], bool] | None) -> set[I]:

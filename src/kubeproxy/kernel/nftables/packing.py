@@ -191,7 +191,7 @@ class ElementTemplate:
     """
 
     def __init__(self, key_length: int, data_length: int) -> None:
-        self.key_length = key_length
+        self.key_length, self.data_length = key_length, data_length
         data = pack_value(NFTA_SET_ELEM_DATA, b"\0" * data_length)
         packed = element(b"\0" * key_length, data)
         self.size = len(packed)
@@ -202,16 +202,15 @@ class ElementTemplate:
         # The kernel leaves the nested flag out when it dumps.
         self._shapes = {(self.head, self.middle), (_unflagged(self.head), _unflagged(self.middle))}
 
-    def parse(self, listed: bytes) -> list[tuple[bytes, bytes]] | None:
+    def parse(self, listed: bytes) -> tuple[tuple[bytes, ...], tuple[bytes, ...]] | None:
         """Keys and data of a whole dumped list, or None if some element has another shape."""
+        if not listed:
+            return (), ()
         if len(listed) % self.size:
             return None
-        found = []
-        for head, key, middle, data in self._wire.iter_unpack(listed):
-            if (head, middle) not in self._shapes:
-                return None
-            found.append((key, data))
-        return found
+        # By column: no step of Python for each element.
+        heads, keys, middles, data = zip(*self._wire.iter_unpack(listed), strict=True)
+        return (keys, data) if self._shapes.issuperset(zip(heads, middles, strict=True)) else None
 
 
 _HEAD_LENGTH = 3 * ATTR_HEADER_LENGTH  # element, key, value

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from kubeproxy.kernel.netlink.codec import (
     ATTR_HEADER_LENGTH,
@@ -50,6 +52,8 @@ def _userdata_parts(raw: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _comment(raw: bytes, kind: int = UDATA_COMMENT) -> str:
+    if len(raw) > 2 and raw[0] == kind and raw[1] == len(raw) - 2:  # nothing else is there
+        return text(raw[2:])
     found = (value for found, value in _userdata_parts(raw) if found == kind)
     return text(next(found, b""))
 
@@ -177,19 +181,35 @@ def verdict_in(data: Mapping[int, bytes]) -> Verdict | None:
 def parse_element(raw: bytes) -> ElementInfo:
     """One element of a dumped list."""
     found = parse_attrs(raw)
-    key = parse_attrs(found.get(NFTA_SET_ELEM_KEY, b""))
-    data = parse_attrs(found.get(NFTA_SET_ELEM_DATA, b""))
+    data, verdict = _parse_data(found.get(NFTA_SET_ELEM_DATA, b""))
     packets = _counted(found[NFTA_SET_ELEM_EXPR]) if NFTA_SET_ELEM_EXPR in found else None
     known = _ELEMENT_ATTRIBUTES if packets is None else _COUNTING_ATTRIBUTES
     return ElementInfo(
-        key=key.get(NFTA_DATA_VALUE, b""),
-        data=data.get(NFTA_DATA_VALUE, b""),
-        verdict=verdict_in(data),
+        key=_sole_value(found.get(NFTA_SET_ELEM_KEY, b"")),
+        data=data,
+        verdict=verdict,
         comment=_comment(found.get(NFTA_SET_ELEM_USERDATA, b"")),
         # Zeros are padding, or defaults that the kernel writes out.
-        has_more=any(any(found[kind]) for kind in found.keys() - known),
+        has_more=not found.keys() <= known and any(any(found[k]) for k in found.keys() - known),
         packets=packets,
     )
+
+
+def _sole_value(raw: bytes) -> bytes:
+    """The register contents in an attribute that mostly holds nothing else."""
+    if raw[:ATTR_HEADER_LENGTH] == _VALUE_HEADERS.get(len(raw)):
+        return raw[ATTR_HEADER_LENGTH:]
+    return parse_attrs(raw).get(NFTA_DATA_VALUE, b"")
+
+
+_VALUE_HEADERS = {size: struct.pack("=HH", size, NFTA_DATA_VALUE) for size in range(5, 64)}
+
+
+@lru_cache(maxsize=256)
+def _parse_data(raw: bytes) -> tuple[bytes, Verdict | None]:
+    """Data and verdict of an element. Most of a map lead to a few chains."""
+    found = parse_attrs(raw)
+    return found.get(NFTA_DATA_VALUE, b""), verdict_in(found)
 
 
 _ELEMENT_ATTRIBUTES = {NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_USERDATA}

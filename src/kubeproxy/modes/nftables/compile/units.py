@@ -247,7 +247,7 @@ class _Builder:
             starts = range(0, len(new), width)
             added = [
                 head + index + middle + new[start : start + width]
-                for index, start in zip(_indexes(len(starts)), starts, strict=True)
+                for index, start in zip(indexes(len(starts)), starts, strict=True)
             ]
         else:
             added = self._replace_slots(item, old, new)
@@ -255,22 +255,18 @@ class _Builder:
 
     def _replace_slots(self, item: PoolItem, old: bytes, new: bytes) -> list[bytes]:
         """Delete the slots that change, leave the others alone. Return those to add."""
-        template, width = self._templates[item.map], self._width
-        bare, head, middle = (
-            template.bare_head + item.key,
-            template.head + item.key,
-            template.middle,
-        )
-        hole = b"\0" * width
+        template, width, pack = self._templates[item.map], self._width, codec.INDEX.pack
+        bare, head = template.bare_head + item.key, template.head + item.key
+        middle, hole = template.middle, b"\0" * width
         starts = differing_slots(old, new, width)
         deleted = [
-            bare + index_bytes(start // width)
+            bare + pack(start // width)
             for start in starts
             if old[start : start + width] not in (b"", hole)
         ]
         self._note(self._deleted, item.map, deleted)
         return [
-            head + index_bytes(start // width) + middle + new[start : start + width]
+            head + pack(start // width) + middle + new[start : start + width]
             for start in starts
             if start < len(new)
         ]
@@ -296,7 +292,7 @@ class _Builder:
 _INDEXES = tuple(codec.INDEX.pack(number) for number in range(1024))
 
 
-def _indexes(count: int) -> Iterable[bytes]:
+def indexes(count: int) -> Iterable[bytes]:
     """The first indexes of a pool as they stand in keys."""
     return _INDEXES[:count] if count <= len(_INDEXES) else map(index_bytes, range(count))
 

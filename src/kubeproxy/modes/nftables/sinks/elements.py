@@ -20,7 +20,7 @@ from kubeproxy.kernel.nftables.table import KEYS_PER_CALL, NftablesTable
 from kubeproxy.kernel.nftables.wire import ElementTemplate
 from kubeproxy.modes.nftables import names
 from kubeproxy.modes.nftables.compile import codec
-from kubeproxy.modes.nftables.compile.units import index_bytes, pool_templates
+from kubeproxy.modes.nftables.compile.units import index_bytes, indexes, pool_templates
 from kubeproxy.modes.nftables.items import Chain, Element, ElementItem, Item, Pool, PoolItem, Value
 from kubeproxy.modes.nftables.names import FamilyLayout
 from kubeproxy.modes.nftables.rules.classes import drawn_pools
@@ -158,7 +158,7 @@ def pool_elements(
     for listed in lists:
         quickly = template.parse(listed)
         if quickly is not None:
-            yield from quickly
+            yield from zip(*quickly, strict=True)
             continue
         for found in nft.parse_elements(listed):
             is_ours = found.key and not found.has_more and not found.comment
@@ -279,19 +279,29 @@ def find_pools(
 ) -> FoundPools:
     """What there is of these pools, each of which should have so many slots."""
     template = pool_templates(layout)[name]
-    runs = [run for pool, count in pools.items() for run in _runs(template, pool, count)]
-    found = nftables.element_runs(names.TABLE_NAME, name, runs)
+    runs = [run for pool, count in pools.items() for run in _runs(pool, count)]
+    asked = [[template.bare_head + key for key in run] for run in runs]
+    found = nftables.element_runs(names.TABLE_NAME, name, asked)
     # Behind a gap, which only another process can leave, there may be more.
     behind = [
-        [key] for asked, there in zip(runs, found, strict=True) for key in asked[len(there) + 1 :]
+        [key] for keys, there in zip(asked, found, strict=True) for key in keys[len(there) + 1 :]
     ]
-    found += nftables.element_runs(names.TABLE_NAME, name, behind)
-    items, _ = _pools(name, template, map(b"".join, found))
-    return FoundPools(items, sum(map(len, found)))
+    rest = nftables.element_runs(names.TABLE_NAME, name, behind)
+    elements = sum(map(len, (*found, *rest)))
+    items: dict[Item, Value] = {}
+    hole = bytes(template.data_length)
+    for run, there in zip(runs, found, strict=True):
+        slots, pool = template.parse(b"".join(there)), run[0][:-4]
+        if slots and slots[0] == run and len(run) == pools[pool] and hole not in slots[1]:
+            items[PoolItem(name, pool)] = Pool(b"".join(slots[1]))
+        else:
+            rest.append(there)
+    others, _ = _pools(name, template, map(b"".join, rest))
+    return FoundPools(items | others, elements)
 
 
-def _runs(template: ElementTemplate, pool: bytes, count: int) -> Iterator[Sequence[bytes]]:
-    head = template.bare_head + pool
-    keys = [head + index_bytes(index) for index in range(count)]
+def _runs(pool: bytes, count: int) -> Iterator[tuple[bytes, ...]]:
+    """The keys of all slots, in parts that fit into one call."""
+    keys = tuple([pool + index for index in indexes(count)])
     for start in range(0, count, KEYS_PER_CALL):
         yield keys[start : start + KEYS_PER_CALL]
