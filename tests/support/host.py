@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.support.commands import call_kpctl
 from tests.support.waiting import LIMIT_SECONDS, wait_until
 
 from kpctl.places.network import PrivateNetwork
@@ -67,9 +68,11 @@ class Host:
         return process
 
     def run(self, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        """Run one of our programs, or a tool, to its end."""
+        """Run one of our programs, or a tool, to its end. `kpctl` is called in a fork."""
         path = PROGRAMS / program
         with self.network.inside():
+            if program == "kpctl":
+                return call_kpctl([*map(str, arguments)], Path.cwd(), {})
             return subprocess.run(
                 [path if path.exists() else program, *arguments],
                 capture_output=True,

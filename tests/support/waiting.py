@@ -15,6 +15,7 @@ LIMIT_SECONDS = 180.0
 FOR_THE_LOCK = ("-w", f"{LIMIT_SECONDS:.0f}")
 """For tools of iptables: the proxy under test has the same lock of iptables-legacy."""
 _LONGEST_PAUSE_SECONDS = 0.05
+_LONGEST_AFTER_A_LOOK_SECONDS = 0.5
 
 Value = TypeVar("Value")
 Say = Callable[[], object]
@@ -58,18 +59,26 @@ def wait_until(condition: Callable[[], object], problem: Say = nothing_to_say) -
 
 
 class Pauses:
-    """Pauses between two looks: short at first, so that what is quick is seen at once."""
+    """Pauses between two looks: short at first, so that what is quick is seen at once.
+
+    A pause is no shorter than the look before it: waiting leaves half of a processor, at least, to
+    what is waited for.
+    """
 
     def __init__(self, problem: Say = nothing_to_say) -> None:
         self._problem = problem
-        self._deadline = time.monotonic() + LIMIT_SECONDS
+        self._awake_at = time.monotonic()
+        self._deadline = self._awake_at + LIMIT_SECONDS
         self._seconds = 0.0005
 
     def next(self) -> float:
         """The next pause. Raises AssertionError when the limit is reached."""
-        if time.monotonic() > self._deadline:
+        now = time.monotonic()
+        if now > self._deadline:
             raise AssertionError(
                 f"still waiting after {LIMIT_SECONDS:.0f} s\n{self._problem()}".rstrip()
             )
         self._seconds = min(2 * self._seconds, _LONGEST_PAUSE_SECONDS)
-        return self._seconds
+        pause = max(self._seconds, min(now - self._awake_at, _LONGEST_AFTER_A_LOOK_SECONDS))
+        self._awake_at = now + pause
+        return pause
