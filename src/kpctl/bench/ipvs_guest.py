@@ -8,9 +8,11 @@ None stands for a measure that was cut off.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +22,8 @@ from kpctl.bench.cluster import SERVICE_PORT, SPARE, SPARE_SERVICES, cluster_ip,
 from kpctl.bench.control import Limits
 from kpctl.bench.feed import Feed
 from kpctl.bench.program import RunningProxy, proxy_flags
-from kpctl.bench.records import Size
+from kpctl.bench.promise import PAUSES, measure_name
+from kpctl.bench.records import Size, percentile
 from kpctl.bench.traffic import Effort, measure_traffic
 from kpctl.bench.workload import churn, rolled_services, rolling_update
 from kpctl.bench.world import NODE_ADDRESS, Site, ip
@@ -34,6 +37,7 @@ MODE = "ipvs"
 _CLUSTER_IP_SET = "KUBE-CLUSTER-IP"
 _HEAD_LINES = 3
 _LOOK_SECONDS = 0.002
+_SAMPLED_EVERY = 16
 _PAUSE_SECONDS = 1.5
 """Between changes: longer than the minSyncPeriod of both programs."""
 
@@ -48,6 +52,7 @@ class Task(msgspec.Struct, frozen=True):
     traffic: Effort = Effort()
     with_many: bool = True
     with_data: bool = True
+    pause: str = "default"
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -64,7 +69,27 @@ def measure(task: Mapping[str, object]) -> object:
     return msgspec.to_builtins(asyncio.run(_measure(msgspec.convert(task, Task))))
 
 
+def measure_programming(task: Mapping[str, object]) -> object:
+    """Measure how long changes take under churn. Called by the host."""
+    return msgspec.to_builtins(asyncio.run(_measure_programming(msgspec.convert(task, Task))))
+
+
 async def _measure(task: Task) -> list[Row]:
+    async with _started(task) as (session, site):
+        if await session.control() and task.with_data:
+            session.data(site)
+        return session.rows
+
+
+async def _measure_programming(task: Task) -> list[Row]:
+    async with _started(task) as (session, _):
+        await session.programming()
+        return session.rows
+
+
+@asynccontextmanager
+async def _started(task: Task) -> AsyncIterator[tuple[Session, Site]]:
+    """A proxy on a node of its own, fed by an API server in this process."""
     if reason := await load_module("ip_vs"):
         raise Unsupported(f"IPVS cannot be loaded here: {reason}")
     feed, site = Feed(Path("/run")), Site()
@@ -74,14 +99,11 @@ async def _measure(task: Task) -> list[Row]:
             ip(f"address add {NODE_ADDRESS}/32 dev lo")
         await feed.load(task.size)
         async with feed.reached_from(site) as access:
-            command = (*task.command, *access.flags, *proxy_flags(MODE))
+            command = (*task.command, *access.flags, *proxy_flags(MODE), *PAUSES[task.pause])
             log = Path("/run/bench.log")
             proxy = RunningProxy(command, network=site.node, environment={}, log=log)
             try:
-                session = Session(task, feed, proxy)
-                if await session.control() and task.with_data:
-                    session.data(site)
-                return session.rows
+                yield Session(task, feed, proxy), site
             finally:
                 proxy.stop()
     finally:
@@ -230,6 +252,36 @@ class Session:
         await self._cluster.reset(changed)
         await self._until(lambda: all(map(self._holds, changed)))
 
+    async def programming(self) -> None:
+        """Measure the latency of some changes among many, from the change to the kernel."""
+        limits, name = self._limits, measure_name(self._limits.churn_rate, self._task.pause)
+        try:
+            if await self._until(self._is_complete) is None:
+                self._note(f"{name}, p99", None, "ms")
+                return
+            await asyncio.sleep(2 * _PAUSE_SECONDS)
+            before = self._proxy.usage().cpu_seconds
+            sample = _Sample(self._kernel)
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(sample.watch())
+                touched = await churn(
+                    self._cluster,
+                    rate=limits.churn_rate,
+                    seconds=limits.churn_seconds,
+                    changing=sample.add,
+                )
+                await self._until(lambda: not sample.waiting)
+                watching.cancel()
+        finally:
+            self._kernel.close()
+        for percent in (50, 99):
+            values = [*sample.found, *(limits.cutoff_seconds for _ in sample.waiting)]
+            value = percentile(values, percent)
+            is_limit = value >= limits.cutoff_seconds
+            self._note(f"{name}, p{percent}", None if is_limit else value * 1000, "ms")
+        self._note(f"{name}, CPU", self._proxy.usage().cpu_seconds - before, "CPU s")
+        self._note(f"{name}, served", len(touched) / limits.churn_seconds, "changes/s")
+
     async def _until(self, is_true: Callable[[], bool]) -> float | None:
         """Poll until it is true. Return that moment, or None at the limit.
 
@@ -243,3 +295,28 @@ class Session:
                 return time.monotonic()
             await asyncio.sleep(max(_LOOK_SECONDS, 2 * (time.monotonic() - began)))
         return None
+
+
+class _Sample:
+    """Every so many changes of a churn are observed: the kernel is asked for those alone."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._count = itertools.count()
+        self.waiting: dict[int, tuple[str, float]] = {}
+        """By service: the address that is new to it, and since when."""
+        self.found: list[float] = []
+
+    def add(self, index: int, slot: int) -> None:
+        if next(self._count) % _SAMPLED_EVERY == 0:
+            self.waiting.setdefault(index, (pod_ip(index, slot), time.monotonic()))
+
+    async def watch(self) -> None:
+        """Look until cancelled, for a third of the time at most."""
+        while True:
+            began = time.monotonic()
+            for index, (address, since) in list(self.waiting.items()):
+                if address in self._kernel.endpoints(index):
+                    self.found.append(time.monotonic() - since)
+                    del self.waiting[index]
+            await asyncio.sleep(max(_LOOK_SECONDS, 2 * (time.monotonic() - began)))

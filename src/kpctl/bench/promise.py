@@ -9,6 +9,7 @@ serves both programs: the real one does not take so many changes beside a proxy 
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +37,10 @@ from kpctl.bench.world import Site, require_programs
 from kubeproxy.errors import ProxyError
 
 MODES = ("nftables", "iptables")
-PAUSES = {"default": (), "0": ("--iptables-min-sync-period=0s",)}
+PAUSES = {
+    "default": (),
+    "0": ("--iptables-min-sync-period=0s", "--ipvs-min-sync-period=0s"),
+}
 """Flags by minSyncPeriod."""
 LIMITS_MS = {"default": 1000.0, "0": 50.0}
 """What is promised for the 99th percentile."""
@@ -51,6 +55,10 @@ class PromiseEffort(msgspec.Struct, frozen=True, gc=False):
     rounds: int = 1
     modes: tuple[str, ...] = MODES
     programs: tuple[str, ...] = PROGRAMS
+    ipvs_sizes: tuple[Size, ...] = (Size(100), Size(5000))
+    """In the user-mode kernel (`user_mode`), where each Service is changed once."""
+    ipvs_upstream: int = 100
+    """Upstream is not measured there with more Services than this."""
     cutoff_seconds: float = 60.0
     start_seconds: float = 300.0
     idle_seconds: float = 20.0
@@ -68,10 +76,10 @@ class Case(msgspec.Struct, frozen=True, gc=False):
         return f"{self.mode}, minSyncPeriod {self.pause}, {self.program}"
 
 
-def cases(effort: PromiseEffort) -> Iterator[Case]:
-    """All runs, both programs in turn."""
+def cases(effort: PromiseEffort, modes: Sequence[str] = MODES) -> Iterator[Case]:
+    """All runs in these modes, both programs in turn."""
     for number in range(effort.rounds):
-        for mode in (mode for mode in MODES if mode in effort.modes):
+        for mode in (mode for mode in modes if mode in effort.modes):
             for pause in PAUSES:
                 for program in programs_of_round(number):
                     if program in effort.programs:
@@ -80,6 +88,9 @@ def cases(effort: PromiseEffort) -> Iterator[Case]:
 
 def measure_name(rate: int, pause: str) -> str:
     return f"network programming at {rate} changes/s, minSyncPeriod {pause}"
+
+
+_P99 = re.compile(r"network programming at \d+ changes/s, minSyncPeriod (?P<pause>\w+), p99")
 
 
 @contextmanager
@@ -194,14 +205,10 @@ def measure_promise(
     asyncio.run(_measure(effort, started=started, found=found, is_over=is_over, failed=failed))
 
 
-def check_promises(records: Iterable[Record], rate: int = PromiseEffort().rate) -> list[str]:
+def check_promises(records: Iterable[Record]) -> list[str]:
     """What was promised and what was found, in sentences."""
-    names = {f"{measure_name(rate, pause)}, p99": pause for pause in PAUSES}
-    return [
-        _sentence(record, LIMITS_MS[names[record.name]])
-        for record in records
-        if record.name in names
-    ]
+    found = ((record, _P99.fullmatch(record.name)) for record in records)
+    return [_sentence(record, LIMITS_MS[match["pause"]]) for record, match in found if match]
 
 
 def _sentence(record: Record, limit_ms: float) -> str:

@@ -106,6 +106,15 @@ class Options(msgspec.Struct, frozen=True):
             with_data="data" in self.parts,
         )
 
+    def promise(self) -> PromiseEffort:
+        return PromiseEffort(
+            modes=self.modes,
+            rounds=self.rounds,
+            rate=self.limits.churn_rate,
+            seconds=self.limits.churn_seconds,
+            cutoff_seconds=self.limits.cutoff_seconds,
+        )
+
 
 class Progress(msgspec.Struct, frozen=True):
     """Called with what happens now, and with what was just measured."""
@@ -283,7 +292,7 @@ def run_benchmark(options: Options, progress: Progress) -> Results:
     benchmark = Benchmark(options, progress)
     if options.parts & {"control", "data"}:
         _side_by_side(benchmark)
-    if "control" in options.parts and IPVS in options.modes:
+    if options.parts & {"control", "promise"} and IPVS in options.modes:
         _measure_ipvs(benchmark, progress)
     if "conntrack" in options.parts and "nftables" in options.modes:
         _measure_flows(benchmark, progress)
@@ -297,7 +306,7 @@ def run_benchmark(options: Options, progress: Progress) -> Results:
     figures = tuple(_figures(benchmark, progress))
     for part, lines in (
         ("fleet", extrapolate(records)),
-        ("promise", check_promises(records, options.limits.churn_rate)),
+        ("promise", check_promises(records)),
     ):
         if lines:
             figures += (ModeFigures(part, f"kpctl bench --part {part}", tuple(lines)),)
@@ -334,17 +343,29 @@ def _side_by_side(benchmark: Benchmark) -> None:
 
 
 def _measure_ipvs(benchmark: Benchmark, progress: Progress) -> None:
+    """What else is measured of ipvs needs a kernel that has it."""
+    options = benchmark.options
     if reason := user_mode.why_not():
         benchmark.notes.append(f"ipvs was not measured: {reason}")
         return
-
     try:
-        user_mode.measure_ipvs(
-            benchmark.options.ipvs(),
-            started=progress.now,
-            found=_taken_by(benchmark, progress),
-            is_over=benchmark.is_over,
-        )
+        with user_mode.user_mode_kernel() as kernel:
+            if "control" in options.parts:
+                user_mode.measure_ipvs(
+                    kernel,
+                    options.ipvs(),
+                    started=progress.now,
+                    found=_taken_by(benchmark, progress),
+                    is_over=benchmark.is_over,
+                )
+            if "promise" in options.parts:
+                user_mode.measure_programming(
+                    kernel,
+                    options.promise(),
+                    started=progress.now,
+                    found=_taken_by(benchmark, progress),
+                    is_over=benchmark.is_over,
+                )
     except ProxyError as error:
         benchmark.notes.append(f"ipvs: {error}")
 
@@ -379,17 +400,9 @@ def _measure_fleet(benchmark: Benchmark, progress: Progress) -> None:
 
 
 def _measure_promise(benchmark: Benchmark, progress: Progress) -> None:
-    options = benchmark.options
-    effort = PromiseEffort(
-        modes=options.modes,
-        rounds=options.rounds,
-        rate=options.limits.churn_rate,
-        seconds=options.limits.churn_seconds,
-        cutoff_seconds=options.limits.cutoff_seconds,
-    )
     try:
         measure_promise(
-            effort,
+            benchmark.options.promise(),
             started=progress.now,
             found=_taken_by(benchmark, progress),
             is_over=benchmark.is_over,

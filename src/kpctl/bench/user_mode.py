@@ -16,6 +16,7 @@ from kpctl.bench import ipvs_guest
 from kpctl.bench.control import Limits
 from kpctl.bench.ipvs_guest import MODE, Row, Task
 from kpctl.bench.program import command_of, programs_of_round
+from kpctl.bench.promise import PromiseEffort, cases
 from kpctl.bench.records import UPSTREAM, Measurement, Size
 from kpctl.bench.traffic import Effort
 from kpctl.places.uml import UserModeKernel, missing
@@ -60,7 +61,13 @@ def why_not() -> str:
     return missing()
 
 
+def user_mode_kernel() -> UserModeKernel:
+    """A kernel to measure in, not yet booted."""
+    return UserModeKernel(memory=_MEMORY)
+
+
 def measure_ipvs(
+    kernel: UserModeKernel,
     effort: IpvsEffort,
     *,
     started: Callable[[str], None],
@@ -72,26 +79,51 @@ def measure_ipvs(
     `started` is called with the name of each run when it starts, `found` with what it measured.
     """
     given_up: set[tuple[str, Size]] = set()
-    with UserModeKernel(memory=_MEMORY) as kernel:
-        for size in effort.sizes:
-            for number in range(effort.rounds):
-                for program in programs_of_round(number):
-                    what = f"{MODE}, {size}, round {number + 1}, {program}"
-                    is_too_large = program == UPSTREAM and size.services > effort.upstream_services
-                    if is_too_large or (program, size) in given_up or is_over(what):
-                        continue
-                    started(what)
-                    measured = _one(kernel, effort.task(program, size))
-                    if any(m.is_limit for m in measured):
-                        given_up.add((program, size))
-                    found(measured)
+    for size in effort.sizes:
+        for number in range(effort.rounds):
+            for program in programs_of_round(number):
+                what = f"{MODE}, {size}, round {number + 1}, {program}"
+                is_too_large = program == UPSTREAM and size.services > effort.upstream_services
+                if is_too_large or (program, size) in given_up or is_over(what):
+                    continue
+                started(what)
+                measured = _one(kernel, effort.task(program, size))
+                if any(m.is_limit for m in measured):
+                    given_up.add((program, size))
+                found(measured)
 
 
-def _one(kernel: UserModeKernel, task: Task) -> list[Measurement]:
+def measure_programming(
+    kernel: UserModeKernel,
+    effort: PromiseEffort,
+    *,
+    started: Callable[[str], None],
+    found: Callable[[Sequence[Measurement]], None],
+    is_over: Callable[[str], bool],
+) -> None:
+    """Measure how long changes take under churn, at a rate that changes each Service once."""
+    for case in cases(effort, (MODE,)):
+        for size in effort.ipvs_sizes:
+            what = f"promise, {case}, {size}"
+            is_too_large = case.program == UPSTREAM and size.services > effort.ipvs_upstream
+            if is_too_large or is_over(what):
+                continue
+            started(what)
+            limits = Limits(
+                cutoff_seconds=effort.start_seconds,
+                churn_seconds=effort.seconds,
+                churn_rate=min(effort.rate, round(size.services / effort.seconds)),
+            )
+            command = command_of(case.program, _GUEST_FOLDER)
+            task = Task(case.program, command, size, limits, pause=case.pause)
+            found(_one(kernel, task, "measure_programming"))
+
+
+def _one(kernel: UserModeKernel, task: Task, measure: str = "measure") -> list[Measurement]:
     limit = task.limits.cutoff_seconds
     rows = kernel.call(
         Path(ipvs_guest.__file__),
-        "measure",
+        measure,
         msgspec.to_builtins(task),
         timeout_seconds=limit * (_LIMITED + 5 * task.limits.samples) + _EXTRA_SECONDS,
     )
