@@ -24,6 +24,7 @@ from tests.support.waiting import LIMIT_SECONDS
 
 from kpctl.bench.growth import counting_steps
 from kubeproxy.api.annotations import parse_health_check
+from kubeproxy.checks.attempts import UdpAttempt
 from kubeproxy.checks.condition import Failure
 from kubeproxy.checks.schedule import Schedule, Target
 from kubeproxy.checks.sockets import CheckSockets
@@ -150,6 +151,20 @@ def test_a_check_takes_few_system_calls(kind: str, tmp_path: Path) -> None:
     calls = Counter(line.partition("(")[0] for line in lines if line.endswith(")") or "=" in line)
     assert calls["connect"] >= CHECKS, calls
     assert calls.total() / CHECKS <= MOST_CALLS[kind], calls
+
+
+def test_room_for_another_datagram_is_no_answer() -> None:
+    """The kernel reports it as soon as the first one has left; reading then finds nothing."""
+    check = parse_health_check("udp send=ping")
+    assert check is not None
+    ours, theirs = socket.socketpair(type=socket.SOCK_DGRAM)
+    with ours, theirs:
+        attempt = UdpAttempt(Target(check, HERE, 1), ours)
+        assert not attempt.ready(select.EPOLLOUT)
+        assert theirs.recv(100) == b"ping"
+        theirs.send(b"pong")
+        assert not attempt.ready(select.EPOLLOUT)
+        assert attempt.ready(select.EPOLLIN | select.EPOLLOUT)
 
 
 @contextlib.contextmanager

@@ -106,6 +106,9 @@ def test_a_lab_goes_with_its_owner(number: int) -> None:
 def test_processes_in_the_lab_go_with_it() -> None:
     owner, prefix, _ = start_owner()
     sleeper = subprocess.Popen(["ip", "netns", "exec", f"{prefix}web", "sleep", "600"])
+    # Before it has entered the namespace it is no process of the lab.
+    name = Path(f"/proc/{sleeper.pid}/comm")
+    wait_until(lambda: name.read_text() == "sleep\n")
     end(owner, signal.SIGKILL)
     assert sleeper.wait(LIMIT_SECONDS) != 0
 

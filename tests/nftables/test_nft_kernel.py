@@ -16,6 +16,7 @@ from tests.support.nft_kit import (
     former_layout,
     install,
     lines,
+    listed,
     pods,
     ruleset,
     run,
@@ -103,7 +104,7 @@ async def test_nft_prints_the_table_as_we_describe_it(family: Family) -> None:
     proxy = everything(family)
     await proxy.sync()
     name = "ip" if family is Family.IPV4 else "ip6"
-    assert lines(run(f"nft list table {name} kube-proxy")) == lines(proxy.text())
+    assert lines(listed(f"table {name} kube-proxy")) == lines(proxy.text())
     assert json.loads(run("nft -j list ruleset"))["nftables"]
 
 

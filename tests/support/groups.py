@@ -27,6 +27,7 @@ _IN_PARTS = ("tests/flows/test_flows_kernel.py", "tests/ipvs/test_uml_flows.py")
 """Files of several labs: one for each mode, and its own for flows that restart the proxies with
 other flags; one for each part of the flows in user-mode Linux. A test's ID begins with its part."""
 _FIRST = (
+    "tests/cluster/test_smoke.py",
     "tests/flows/test_flows_reload.py",
     "tests/ipvs/test_uml_switches.py",
     "tests/bench/test_bench_run.py",

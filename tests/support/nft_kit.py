@@ -156,14 +156,19 @@ def everything(family: Family, options: Options | None = None) -> Proxy:
 
 
 def ruleset() -> str:
-    """What `nft list ruleset` prints once it prints the same twice.
+    """What `nft list ruleset` prints."""
+    return listed("ruleset")
+
+
+def listed(what: str) -> str:
+    """What `nft list` prints once it prints the same twice.
 
     For a moment after many elements were added the kernel moves a map into a larger table. A
     listing meanwhile has some elements twice and lacks others.
     """
-    before, now = "", run("nft list ruleset")
+    before, now = "", run(f"nft list {what}")
     while now != before:
-        before, now = now, run("nft list ruleset")
+        before, now = now, run(f"nft list {what}")
     return now
 
 

@@ -121,6 +121,8 @@ class UdpAttempt:
             self._is_sent = True
             self.sock.send(self.target.check.send)
             return False
+        if not events & (select.EPOLLIN | _BROKEN):
+            return False  # the datagram has left, and there is room for another
         try:
             data = self.sock.recv(MOST_BYTES)
         except BlockingIOError:
